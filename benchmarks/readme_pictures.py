@@ -3,7 +3,7 @@
     python benchmarks/readme_pictures.py speed
     python benchmarks/readme_pictures.py learning_curve
 
-Speeds are those in results/peers.json, times those in docs/benchmarks.md; the loop is run with three seeds.
+Speeds are those in results/peers.json, times those in results/benchmarks.md; the loop is run with three seeds.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import torch
 from fastmarl.report.plots import LIMIT, OTHERS, OURS, bars, picture
 
 ROOT = pathlib.Path(__file__).parents[1]
-PEERS, BENCHMARKS = ROOT / "benchmarks" / "results" / "peers.json", ROOT / "docs" / "benchmarks.md"
+PEERS, BENCHMARKS = ROOT / "benchmarks/results/peers.json", ROOT / "benchmarks/results/benchmarks.md"
 IMAGES = ROOT / "docs" / "images"
 SAMPLERS = {  # in peers.json -> in the picture
     "fastmarl": "fastmarl",

@@ -3,8 +3,8 @@
 python examples/async_vtrace.py --steps 6000000 --folder runs/async_vtrace
 
 Random play returns about -79 per episode. 6 million env steps raise greedy play to -25; on two free cores that took 4
-minutes (docs/benchmarks.md). The folder receives the learning curve and a checkpoint, from which the policy is restored
-for the evaluation at the end.
+minutes (benchmarks/results). --folder receives the learning curve and a checkpoint, from which the policy is restored
+for the final evaluation.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Learner:
         self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.02, num_updates)
 
     def rows_of(self, batch):
-        """Convert a batch of older weights to tensors, with "action_logp" and targets of the current weights."""
+        """Convert a batch from older weights to tensors, with "action_logp" and targets of the current weights."""
         rows = to_tensors(batch, ["obs", "actions"])
         with torch.no_grad():
             outputs = self.module.forward_train(rows)
@@ -72,7 +72,7 @@ class Learner:
 
 
 def train(args, folder):
-    """Train, and return the modules."""
+    """Train and return the modules."""
     num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT * args.processes))
     options = {"processes": args.processes, "max_policy_lag": args.max_policy_lag}
     with (
@@ -96,7 +96,7 @@ def train(args, folder):
 
 
 def evaluate(args, folder):
-    """Return the mean return of greedy play, and its standard error."""
+    """Return the mean return of greedy play and its standard error."""
     config = replace(make_config(args), num_envs_per_env_runner=100)
     with fastmarl.MultiAgentEnvRunner.from_checkpoint(folder / "checkpoint", config) as runner:
         episodes = runner.evaluate(args.episodes, seeds=range(args.episodes))

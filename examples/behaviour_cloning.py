@@ -1,10 +1,10 @@
-"""Behaviour cloning: record a policy's play in Parquet files, and train another policy to imitate it from the files.
+"""Behaviour cloning: record episodes of a policy in Parquet files, and train another policy to imitate them.
 
 python examples/behaviour_cloning.py --folder runs/bc                      (trains a demonstrator by PPO first)
 python examples/behaviour_cloning.py --checkpoint runs/ippo/checkpoint   (uses one that examples/ippo.py trained)
 
-Returns on simple_spread are negative: random play returns about -79. The clone is therefore rated by the share of the
-gap between random play and the recorded play that it closes: 0 % is random play, 100 % the return of the recorded
+Returns on simple_spread are negative: random play returns about -79. The clone is therefore scored by the fraction of
+the gap between random play and the recorded play that it closes: 0 % is random play, 100 % the return of the recorded
 episodes. The demonstrator samples its actions, so the clone is evaluated with sampled play, and with greedy play for
 comparison.
 """
@@ -47,7 +47,7 @@ def train_demonstrator(steps, seed):
 
 
 def record(weights, args):
-    """Write files of the demonstrator's play."""
+    """Write episodes of the demonstrator to files."""
     with make_runner(100, args.seed + 1) as runner, ParquetWriter(args.folder / "data", columns=[]) as writer:
         if weights is None:
             runner.restore_from_path(args.checkpoint)
@@ -64,7 +64,7 @@ def recorded_return(folder):
 
 
 def clone(folder, args):
-    """Return the weights of a policy that was trained to choose the recorded actions."""
+    """Return the weights of a policy trained to choose the recorded actions."""
     reader = ParquetReader(folder)
     with make_runner(1, args.seed + 2) as runner:
         module = runner.module[POLICY]

@@ -1,10 +1,10 @@
-"""IPPO on simple_spread with a runner and a learner in every process of torch.distributed; only gradients travel.
+"""IPPO on simple_spread with a runner and a learner in every torch.distributed process; only gradients are exchanged.
 
 torchrun --standalone --nproc-per-node 2 examples/ddp_ippo.py --steps 4000000
 python examples/ddp_ippo.py --runners 2 --steps 4000000    (in one process, equal up to rounding)
 
-Each process samples, and makes minibatches of its own batch. Gradients are summed over all processes in each step, so
-that all of them take the same step and keep equal weights. For several machines, start torchrun on each.
+Each process samples and makes minibatches of its batch. Gradients are summed over all processes in each step, so that
+all of them take the same step and keep equal weights. For several machines, start torchrun on each.
 """
 
 import argparse
@@ -28,7 +28,7 @@ RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZ
 
 
 def summed(*numbers):
-    """Return each of the numbers, summed over all processes."""
+    """Return the numbers, each summed over all processes."""
     total = torch.tensor(numbers, dtype=torch.float64)
     if WORLD_SIZE > 1:
         distributed.all_reduce(total)
@@ -40,7 +40,7 @@ class Learner:
 
     Args:
         module: Module with equal weights in all processes.
-        indices: Indices of this process's runners among all runners.
+        indices: Indices of the runners in this process among all runners.
         args: Options of the run.
         num_updates: Number of updates of the run.
     """
@@ -66,7 +66,7 @@ class Learner:
         ]
         for parts in zip(*orders, strict=True):
             self.optimizer.zero_grad()
-            for rows in parts:  # a sum over rows, as other processes may have other numbers of rows
+            for rows in parts:  # a sum over rows, as the number of rows may differ between processes
                 (
                     ppo_loss(self.module, rows, clip=0.2, vf_coeff=0.5, entropy_coeff=0.01) * len(rows["actions"])
                 ).backward()

@@ -1,9 +1,9 @@
-"""IPPO on simple_spread with runners in Ray actors, which compute columns and advantages where they sample.
+"""IPPO on simple_spread with runners in Ray actors, which also compute columns and advantages.
 
 python examples/distributed_ippo.py --runners 2 --steps 4000000
 python examples/distributed_ippo.py --runners 40 --steps 40000000 --address auto    (in a running cluster)
 
-Each batch of any runner leads to one update. The runners' weights are a few updates old, which PPO's clipping
+Each batch of any runner leads to one update. The runner weights are a few updates old, which the clipping of PPO
 tolerates.
 """
 

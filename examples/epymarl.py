@@ -2,11 +2,11 @@
 
 python examples/epymarl.py --critic central --steps 20000000 --folder runs/lbf    (equal to fastmarl train epymarl)
 
-It differs from ippo.py and mappo.py: an update has one batch without minibatches; advantages are those of n-step
-returns whose last value comes from a slowly moving target critic, and are not normalised; every agent receives the
-team's reward, and observes which agent it is. EPyMARL computes advantages again in each epoch, after a step of the
-critic; here they are computed once per update. EPyMARL's agents all act at every step; where agents wait, a step is
-here one of the agent's own, with all that the team receives until the next one.
+It differs from ippo.py and mappo.py: an update has a single batch without minibatches; advantages use n-step returns
+whose last value comes from a slowly moving target critic, and are not normalised; every agent receives the team reward
+and observes which agent it is. EPyMARL computes advantages again in each epoch, after a step of the critic; here they
+are computed once per update. In EPyMARL all agents act at every step; here, if agents wait, a step is an agent step,
+with the total team reward until the next one.
 """
 
 import copy
@@ -33,7 +33,7 @@ POLICY = "default_policy"
 
 
 def add_arguments(parser):
-    """Add the options of EPyMARL's PPO."""
+    """Add the options of PPO in EPyMARL."""
     parser.add_argument("--critic", choices=[OWN, CENTRAL], default=OWN, help="what the critic sees: the agent's own "
                         "observation (IPPO) or those of all agents (MAPPO)")  # fmt: skip
     parser.add_argument("--fragment", type=positive, default=50, help="env steps of each env and update")
@@ -61,7 +61,7 @@ def make_config(args):
 
 
 class RewardNorm(RunningMeanStd):
-    """The mean and the variance of all rewards of a run so far."""
+    """Running mean and variance of all rewards of a run."""
 
     def __call__(self, rewards):
         self.update(rewards)
@@ -75,7 +75,7 @@ class RewardNorm(RunningMeanStd):
 
 
 class Learner:
-    """Trains an actor in place, so that the runner acts with its newest weights, and a critic."""
+    """Trains an actor in place, so that the runner acts with its latest weights, and a critic."""
 
     def __init__(self, runner, args, num_updates):
         actor, self.args, self.agents = runner.module[POLICY], args, agents_of(runner.env.envs[0])
@@ -105,7 +105,7 @@ class Learner:
         return stats
 
     def rows_of(self, episodes):
-        """Return columns with one row per agent step, and the critic's inputs; no columns if no step was finished."""
+        """Return columns with one row per agent step, and the critic inputs; no columns if no step was finished."""
         batch = aligned(episodes, groups={POLICY: self.agents}, outputs=["action_logp"]).get(POLICY)
         if batch is None:
             return {}, None
@@ -123,7 +123,7 @@ class Learner:
         return rows | {"advantages": rows["value_targets"] - values}, inputs
 
     def inputs_of(self, obs):
-        """Return what the critic sees, given what agents see, [..., A, n]."""
+        """Return the critic inputs, given the agent observations [..., A, n]."""
         if self.args.critic == OWN:
             return obs
         n_agents = len(self.agents)

@@ -5,7 +5,7 @@ python examples/ippo.py --env fastmarl.lbforaging --env-config '{"name": "Foragi
 python examples/ippo.py --env fastmarl.simple_tag --policies hunters='adversary_*' prey='agent_*'
 
 Random play returns about -79 per episode. 12 million env steps, 6 minutes on one core, raise greedy play to -23
-(figures: docs/benchmarks.md). The folder receives the learning curve and checkpoints, from which --resume continues.
+(figures: docs/benchmarks.md). --folder receives the learning curve and checkpoints, from which --resume continues.
 """
 
 import sys
@@ -41,7 +41,7 @@ def make_config(args):
 
 
 class PolicyLearner:
-    """Trains one module in place, so that its runner acts with the newest weights."""
+    """Trains a single module in place, so that its runner acts with the latest weights."""
 
     def __init__(self, module, args, num_updates):
         self.module, self.args, self.value_norm = module, args, ValueNorm()
@@ -76,18 +76,18 @@ class PolicyLearner:
 
 
 class Learner:
-    """Trains all modules of a runner, each on the steps of its own agents."""
+    """Trains all modules of a runner, each on the steps of its agents."""
 
     def __init__(self, runner, args, num_updates):
         self.learners = {name: PolicyLearner(module, args, num_updates) for name, module in runner.module.items()}
 
     def rows_of(self, episodes):
-        """Return the columns of all policies that have finished a step."""
+        """Return the columns of all policies with finished steps."""
         batches = columns(episodes, outputs=["action_logp", "vf_preds"])
         return {name: self.learners[name].rows_of(batch) for name, batch in batches.items()}
 
     def learn(self, episodes):
-        """Update all modules that have steps; returns the losses, by policy if there are several."""
+        """Update all modules with steps; returns the losses, per policy if there are several."""
         stats = {name: self.learners[name].learn(rows) for name, rows in self.rows_of(episodes).items()}
         return stats if len(self.learners) > 1 else next(iter(stats.values()), {})
 

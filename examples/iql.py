@@ -1,10 +1,10 @@
-"""IQL (Tan 1993) on simple_spread: 3 agents share a network of action values, and learn each from its own rewards.
+"""IQL (Tan 1993) on simple_spread: 3 agents share an action-value network, and each learns from its own rewards.
 
 python examples/iql.py --steps 1000000 --folder runs/iql
 
 Random play returns about -79 per episode. 1 million env steps, 51 CPU seconds, raise greedy play to -41 (figures:
-docs/gallery.md). The algorithm is that of vdn.py for teams of one agent. The folder receives the learning curve and
-checkpoints, from which --resume continues; they contain the replays, up to 110 MB each.
+docs/gallery.md). The algorithm is the same as in vdn.py, for teams of a single agent. --folder receives the learning
+curve and checkpoints, from which --resume continues; they contain the replays, up to 110 MB each.
 """
 
 import sys
@@ -43,7 +43,7 @@ class Learner:
         self.parts = {"q": self.q, "schedule": self.schedule}
 
     def learn(self, episodes):
-        """Add episodes to the replays, and update on samples of these; returns the last update's statistics."""
+        """Add episodes to the replays and update on samples from them; returns the statistics of the last update."""
         for agent, batch in aligned(episodes, groups={agent: [agent] for agent in self.replays}, outputs=[]).items():
             self.replays[agent].add(batch)
         replays, stats = [each for each in self.replays.values() if len(each)], {}

@@ -1,6 +1,6 @@
 """Self-play in a league: "main" learns tic-tac-toe against its past versions and a random player, by actor-critic.
 
-When it wins often enough, a copy of it joins the league. Copies don't learn, and `sample()` omits their moves.
+When it wins often enough, a copy of it joins the league. Copies are not trained, and `sample()` omits their moves.
 
 python examples/league.py --iterations 200
 """
@@ -61,7 +61,7 @@ def train(runner, opponents, rng, iterations, games):
         optimizer.zero_grad()
         loss_of(main, episodes).backward()
         optimizer.step()
-        mean_return = sum(episode.get_return() for episode in episodes) / games  # of "main" alone
+        mean_return = sum(episode.get_return() for episode in episodes) / games  # of "main" only
         print(f"iteration {iteration:3}  mean return {mean_return:5.2f}  opponents {len(opponents)}")
         if mean_return > PROMOTED_AT:
             opponents.append(f"main_v{len(opponents)}")

@@ -1,9 +1,9 @@
-"""MAPPO (Yu et al. 2022) on simple_spread: 3 agents share an actor, and a separate critic sees the whole state.
+"""MAPPO (Yu et al. 2022) on simple_spread: 3 agents share an actor, and a separate critic sees the full state.
 
 python examples/mappo.py --steps 3000000 --folder runs/mappo
 
 Random play returns about -79 per episode. 3 million env steps, a minute on one core, raise greedy play to -27.5
-(figures: docs/gallery.md). The folder receives the learning curve and checkpoints, from which --resume continues.
+(figures: docs/gallery.md). --folder receives the learning curve and checkpoints, from which --resume continues.
 """
 
 import math
@@ -35,7 +35,7 @@ def make_config(args):
 
 
 class Learner:
-    """Trains an actor in place, so that its runner acts with the newest weights, and a critic of the env's state."""
+    """Trains an actor in place, so that its runner acts with the latest weights, and a critic of the env state."""
 
     def __init__(self, runner, args, num_updates):
         state_space = runner.env.envs[0].state_space
@@ -54,8 +54,8 @@ class Learner:
         self.parts = {"critic": self.critic, "value_norm": self.value_norm, **optimizers, **self.schedules}
 
     def rows_of(self, episodes):
-        """Return a row for each step of an agent, and one with a state for each env step at which an agent acted; none
-        if no agent finished a step."""
+        """Return a row per agent step, and a row with the state per env step with acting agents; empty without
+        steps."""
         batch = aligned(episodes, outputs=["action_logp"]).get(POLICY)
         if batch is None:
             return {}, {}

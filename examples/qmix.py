@@ -1,11 +1,11 @@
-"""QMIX (Rashid et al. 2018) on simple_spread: 3 agents learn action values that a network mixes to the team's value.
+"""QMIX (Rashid et al. 2018) on simple_spread: 3 agents learn action values, mixed into a team value by a network.
 
 python examples/qmix.py --steps 1000000 --folder runs/qmix
 
 Random play returns about -79 per episode. 1 million env steps, two CPU minutes, raise greedy play to -36 (figures:
-docs/gallery.md). The mixer sees what all agents observe, as in EPyMARL. With --memory agents remember what they saw,
-and learn from whole episodes. The folder receives the learning curve and checkpoints, from which --resume continues;
-they contain the replay, up to 110 MB each.
+docs/gallery.md). The mixer sees the observations of all agents, as in EPyMARL. With --memory, agents have recurrent
+memory and learn from complete episodes. --folder receives the learning curve and checkpoints, from which --resume
+continues; they contain the replay, up to 110 MB each.
 """
 
 import sys
@@ -55,7 +55,7 @@ class Learner:
         self.parts = {"q": self.q, "schedule": self.schedule}
 
     def learn(self, episodes):
-        """Add episodes to the replay, and update on samples of it; returns the last update's statistics."""
+        """Add episodes to the replay and update on samples from it; returns the statistics of the last update."""
         for batch in aligned(episodes, groups={POLICY: self.agents}, outputs=[]).values():
             self.replay.add(batch)
         if not (self.replay.num_episodes if self.has_memory else len(self.replay)):

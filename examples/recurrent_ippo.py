@@ -2,10 +2,10 @@
 
 python examples/recurrent_ippo.py --steps 200000 --folder runs/recurrent_ippo
 
-Two agents balance a pole each for at most 500 env steps, so the maximal return is 1000. Random play returns 44. 200,000
+Two agents balance a pole each for at most 500 env steps, so the maximum return is 1000. Random play returns 44. 200,000
 env steps, 13 CPU seconds, raise greedy play to 1000; a feedforward network (--memoryless) reaches 86 (figures:
-docs/gallery.md). The folder receives the learning curve and checkpoints, from which --resume continues. In other
-environments, agents see their whole observations.
+docs/gallery.md). --folder receives the learning curve and checkpoints, from which --resume continues. In other
+environments, agents see their complete observations.
 """
 
 import sys
@@ -29,7 +29,7 @@ POLICY = "default_policy"
 
 
 class HideVelocities(EnvToModuleConnector):
-    """Reduces observations to the cart's position and the pole's angle."""
+    """Reduces observations to cart position and pole angle."""
 
     per_agent_state = ()
 
@@ -58,7 +58,7 @@ def make_config(args):
 
 
 class Learner:
-    """Trains a module in place, so that its runner acts with the newest weights."""
+    """Trains a module in place, so that its runner acts with the latest weights."""
 
     def __init__(self, runner, args, num_updates):
         self.module, self.args, self.value_norm = runner.module[POLICY], args, ValueNorm()
@@ -71,7 +71,7 @@ class Learner:
 
     def rows_of(self, episodes):
         """Return sequences with normalised advantages and value targets, [n, T, ...], or single steps [n, ...] for a
-        network without memory; none if no step was finished."""
+        network without memory; empty if no step was finished."""
         names = ["obs", "actions", "action_logp", "advantages", "value_targets"]
         has_memory = self.module.is_stateful()
         outputs = ["action_logp", "vf_preds", *(["state_out"] if has_memory else [])]

@@ -1,4 +1,4 @@
-"""RLlib's PPO on two-policy CartPole, sampled by fastmarl: only the two marked lines differ from plain RLlib.
+"""RLlib PPO on two-policy CartPole, sampled by fastmarl: only the two marked lines differ from plain RLlib.
 
 python examples/rllib_ppo.py --iterations 20
 """
@@ -27,7 +27,7 @@ def make_config(num_env_runners):
 
 
 def train(iterations, num_env_runners=0):
-    """Train, and return the mean return of the last iteration."""
+    """Train and return the mean return of the last iteration."""
     algorithm = make_config(num_env_runners).build_algo()
     mean_return = 0.0
     try:

@@ -23,7 +23,7 @@ CONFIG = fastmarl.EnvRunnerConfig(
 
 
 def work(pipe, worker_index):
-    """Sample whenever weights arrive, until None does. Tensors travel in shared memory, unlike pickled episodes."""
+    """Sample whenever weights arrive, until None arrives. Unlike pickled episodes, tensors use shared memory."""
     torch.set_num_threads(1)
     runner = fastmarl.MultiAgentEnvRunner(replace(CONFIG, worker_index=worker_index))  # its seeds depend on it
     for weights in iter(pipe.recv, None):

@@ -3,7 +3,7 @@
 python examples/self_play.py --steps 12000000 --folder runs/self_play
 
 Greedy play then won 960 and 910 of 1,000 games as first and second player against a player that looks one move ahead,
-and 997 and 999 against random moves (12 minutes; docs/gallery.md). The folder receives the learning curve and a
+and 997 and 999 against random moves (12 minutes; docs/gallery.md). --folder receives the learning curve and a
 checkpoint.
 """
 
@@ -25,7 +25,7 @@ GAMMA, LAMBDA, EPOCHS, MINIBATCH, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 512, 16, 7e-4
 ENTROPY = 0.02, 0.005  # weight of its bonus, at the start and at the end
 SHARES = 0.3, 0.3, 0.4  # of games against "main" itself, the one-ply player, and any player of the league
-COPIES, COPY_EVERY = 6, 60  # maximal number; updates between two
+COPIES, COPY_EVERY = 6, 60  # maximum number; updates between two
 SIDES = ("player_0", "player_1")
 
 
@@ -66,8 +66,7 @@ class RandomPlayer(fastmarl.RLModule):
 
 
 class OnePlyPlayer(fastmarl.RLModule):
-    """Wins in one move if it can; otherwise blocks the opponent's win in one move; otherwise plays a random legal
-    move."""
+    """Wins in one move if possible, otherwise blocks a one-move win of the opponent, otherwise plays at random."""
 
     def setup(self):
         row, diagonal = torch.eye(4)[:1].expand(4, 4).T, torch.eye(4)
@@ -77,7 +76,7 @@ class OnePlyPlayer(fastmarl.RLModule):
         """Return the columns in which another stone completes four in a row: bool [B, 7].
 
         Args:
-            stones: Stones of one player, [B, 6, 7].
+            stones: Stones of a player, [B, 6, 7].
             cells: Result of `landing_cells()`, [B, 6, 7].
         """
         after = stones.unsqueeze(1) + cells.unsqueeze(1) * torch.eye(7).unsqueeze(1)  # [B, 7, 6, 7]
@@ -95,7 +94,7 @@ class OnePlyPlayer(fastmarl.RLModule):
 
 
 class League:
-    """The opponents of "main", with Elo ratings of all players; the random player's rating stays 0."""
+    """The opponents of "main", with Elo ratings of all players; the rating of the random player remains 0."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
@@ -103,7 +102,7 @@ class League:
         self.ratings = dict.fromkeys(self.founders, 0.0)
 
     def expected(self, opponent):
-        """Return the score of main that the ratings predict, from 0 (it loses) to 1 (it wins)."""
+        """Return the score of main predicted by the ratings, from 0 (it loses) to 1 (it wins)."""
         return 1 / (1 + 10 ** ((self.ratings[opponent] - self.ratings["main"]) / 400))
 
     def player_of(self, agent_id, episode, **kwargs):
@@ -116,11 +115,11 @@ class League:
         return episode.custom_data[agent_id]
 
     def rate(self, episodes):
-        """Update the ratings; each game changes both players' by at most one point."""
+        """Update the ratings; each game changes the ratings of both players by at most one point."""
         for episode in episodes:
             opponent = next((name for name in episode.custom_data.values() if name != "main"), None)
             if episode.is_done and opponent in self.ratings:
-                surprise = (episode.get_return() + 1) / 2 - self.expected(opponent)  # the return is main's
+                surprise = (episode.get_return() + 1) / 2 - self.expected(opponent)  # the return of main
                 self.ratings["main"] += surprise
                 self.ratings[opponent] -= surprise if opponent != "random" else 0.0
 
@@ -136,7 +135,7 @@ class League:
 
 
 def learn(ppo, episodes):
-    """Train a module in place, so that its runner acts with the newest weights; returns the mean losses."""
+    """Train a module in place, so that its runner acts with the latest weights; returns the mean losses."""
     batch = columns(episodes)["main"]
     add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=make_value_fn(ppo.module))
     return ppo.update(batch)

@@ -1,4 +1,4 @@
-"""PPO for one policy that all agents of simple_spread share: a complete training loop in plain PyTorch.
+"""PPO for a single policy shared by all agents of simple_spread: a complete training loop in plain PyTorch.
 
 python examples/train_shared_policy.py --iterations 100
 """
@@ -11,11 +11,11 @@ import fastmarl
 from fastmarl.batches import add_gae, columns
 
 GAMMA, LAMBDA, CLIP, EPOCHS, MINIBATCH = 0.95, 0.95, 0.2, 6, 1024
-REWARD_SCALE = 0.1  # keeps the value error from dominating the policy's gradient in shared layers
+REWARD_SCALE = 0.1  # keeps the value error from dominating the policy gradient in shared layers
 
 
 def make_batch(episodes, module):
-    """Return all agents' steps as tensors, with normalised advantages and value targets."""
+    """Return the steps of all agents as tensors, with normalised advantages and value targets."""
 
     def value_fn(obs):
         with torch.no_grad():
@@ -32,7 +32,7 @@ def make_batch(episodes, module):
 
 
 def ppo_loss(module, batch):
-    """Return a minibatch's loss: clipped surrogate, value error and entropy bonus."""
+    """Return the loss of a minibatch: clipped surrogate, value error and entropy bonus."""
     outputs = module.forward_train({"obs": batch["obs"]})
     dist = module.get_train_action_dist_cls().from_logits(outputs["action_dist_inputs"])
     ratio = torch.exp(dist.logp(batch["actions"]) - batch["action_logp"])
@@ -53,7 +53,7 @@ def learn(module, optimizer, batch):
 
 
 def train(runner, iterations):
-    module = runner.module["default_policy"]  # trained in place: the runner acts with the newest weights
+    module = runner.module["default_policy"]  # trained in place: the runner acts with the latest weights
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
     for iteration in range(iterations):
         episodes = runner.sample()

@@ -2,7 +2,7 @@
 
 python examples/two_policies.py --steps 3000000 --folder runs/two_policies
 
-At the end, hunters and prey of the restored checkpoint play each other and random players. The folder receives the
+At the end, hunters and prey of the restored checkpoint play each other and random players. --folder receives the
 learning curve and the checkpoint.
 """
 
@@ -35,7 +35,7 @@ class RandomPlayer(fastmarl.RLModule):
 
 
 class Learner:
-    """Trains a module in place, so that its runner acts with the newest weights."""
+    """Trains a module in place, so that its runner acts with the latest weights."""
 
     def __init__(self, module, num_updates):
         self.module, self.value_norm = module, ValueNorm()
@@ -95,7 +95,7 @@ def train(args, runner):
 
 
 def evaluate(args, trained):
-    """Let every pair of teams play; print the touches per episode, and the prey's return."""
+    """Match every pair of teams; print the touches per episode and the return of the prey."""
     players = {"trained": trained, "random": {role: RandomPlayer() for role in ROLES}}
     for hunters, prey in product(players, players):
         modules = {"hunters": players[hunters]["hunters"], "prey": players[prey]["prey"]}

@@ -1,10 +1,10 @@
-"""VDN (Sunehag et al. 2018) on simple_spread: 3 agents learn action values that add up to the team's value.
+"""VDN (Sunehag et al. 2018) on simple_spread: 3 agents learn action values that add up to the team value.
 
 python examples/vdn.py --steps 1000000 --folder runs/vdn
 
 Random play returns about -79 per episode. 1 million env steps, 55 CPU seconds, raise greedy play to -32 (figures:
-docs/gallery.md). The algorithm is double Q-learning from a replay of the team's decisions, with a slowly moving target
-network. The folder receives the learning curve and checkpoints, from which --resume continues; they contain the replay,
+docs/gallery.md). The algorithm is double Q-learning from a replay of team decisions, with a slowly moving target
+network. --folder receives the learning curve and checkpoints, from which --resume continues; they contain the replay,
 up to 110 MB each.
 """
 
@@ -44,7 +44,7 @@ class Learner:
         self.parts = {"q": self.q, "schedule": self.schedule}
 
     def learn(self, episodes):
-        """Add episodes to the replay, and update on samples of it; returns the last update's statistics."""
+        """Add episodes to the replay and update on samples from it; returns the statistics of the last update."""
         for batch in aligned(episodes, groups={POLICY: self.agents}, outputs=[]).values():
             self.replay.add(batch)
         if not len(self.replay):

@@ -1,10 +1,10 @@
-"""PPO in one file of plain PyTorch, as CleanRL writes it, on a Gymnasium vector environment whose rows are agents.
+"""Single-file PPO in plain PyTorch, in the style of CleanRL, on a Gymnasium vector environment whose rows are agents.
 
 python examples/vector_env_ppo.py --steps 1000000
 python examples/vector_env_ppo.py --env pettingzoo.butterfly.knights_archers_zombies_v11 --num-envs 8
 
 Only the line that makes `envs` differs from such a script for other vector environments, and the mask "active": rows in
-which no agent acts, because it waits or has ended, are left out of the loss. Random play returns about -26 an agent in
+which no agent acts, because it waits or has ended, are left out of the loss. Random play returns about -26 per agent in
 simple_spread; a million env steps, 48 CPU seconds, raise that to -14.
 """
 
@@ -34,7 +34,7 @@ def tensor(array):
 
 
 class Rollouts:
-    """Steps the envs, and keeps the observations with which the next rollout begins."""
+    """Steps the envs and keeps the observations with which the next rollout begins."""
 
     def __init__(self, envs, actor, critic):
         self.envs, self.actor, self.critic = envs, actor, critic
@@ -48,7 +48,7 @@ class Rollouts:
 
     @torch.no_grad()
     def collect(self):
-        """Return what PPO learns from, a row for each step of an agent that acted."""
+        """Return the training data of PPO, one row per step of an acting agent."""
         shape = LENGTH, self.envs.num_envs
         obs, actions, log_probs = (
             torch.zeros((*shape, self.n_obs)),

@@ -1,8 +1,8 @@
-"""Sampling of multi-agent experience: many envs, many agents, several PyTorch policies."""
+"""Sample multi-agent experience from many envs and agents with several PyTorch policies."""
 
 from typing import TYPE_CHECKING
 
-# Public classes of the core carry these paths, and cloudpickle only searches modules that are loaded.
+# Public classes of the core use these import paths, and cloudpickle only searches loaded modules.
 from fastmarl import connectors as connectors
 from fastmarl import distributions as distributions
 from fastmarl import envs as envs

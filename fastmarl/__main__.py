@@ -1,4 +1,4 @@
-"""Makes `python -m fastmarl` run the `fastmarl` command."""
+"""Run the `fastmarl` command as `python -m fastmarl`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Episodes as the columns that learners train on: flat, in sequences, or aligned by env step."""
+"""Training batches built from episodes: flat rows, sequences, or columns aligned by env step."""
 
 from fastmarl.core.batches.estimates import (
     add_aligned_gae,

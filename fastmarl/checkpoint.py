@@ -1,4 +1,4 @@
-"""Saving nested state to a folder, and loading it, without pickle."""
+"""Save nested state to a directory and load it, without pickle."""
 
 from fastmarl.core.checkpoint.folder import load_state, save_state
 

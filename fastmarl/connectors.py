@@ -1,4 +1,4 @@
-"""Connectors, which change a module's inputs, outputs and actions. See docs/connectors.md."""
+"""Connectors, which transform module inputs, outputs and actions. See docs/connectors.md."""
 
 from typing import TYPE_CHECKING
 

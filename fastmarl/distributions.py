@@ -1,4 +1,4 @@
-"""Action distributions under RLlib's names, from `action_dist_inputs` to actions and log-probabilities."""
+"""Action distributions with the names used in RLlib; they map `action_dist_inputs` to actions and log-probabilities."""
 
 from typing import TYPE_CHECKING
 

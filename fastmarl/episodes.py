@@ -1,4 +1,4 @@
-"""The episodes that a runner returns, whole or in chunks."""
+"""Episodes as returned by a runner, complete or in chunks."""
 
 from typing import TYPE_CHECKING
 

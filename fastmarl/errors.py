@@ -1,4 +1,4 @@
-"""The errors that fastmarl raises on purpose. See docs/errors.md."""
+"""Exception classes of fastmarl. See docs/faq.md."""
 
 from fastmarl.core.errors import (
     ActionMaskError,

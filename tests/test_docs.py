@@ -32,15 +32,28 @@ def names_in(code: str) -> list[str]:
     return [name for name in OPTIONAL if re.search(rf"\b{name}\b", code)]
 
 
-def params(paths: list[pathlib.Path], exhaustive: tuple[str, ...] = ()) -> list:
-    """With a mark for each optional package that a page's code names."""
-    found = []
-    for path in paths:
-        name = str(path.relative_to(ROOT))
-        marks = [pytest.mark.needs(OPTIONAL[each]) for each in names_in("\n".join(blocks_of(path)))]
-        marks += [pytest.mark.exhaustive] * (name in exhaustive)
-        found.append(pytest.param(path, id=name, marks=marks))
-    return found
+def marks_of(code: str) -> list:
+    """Return a mark for each optional package that the code names."""
+    return [pytest.mark.needs(OPTIONAL[each]) for each in names_in(code)]
+
+
+def params(paths: list[pathlib.Path]) -> list:
+    return [
+        pytest.param(path, id=str(path.relative_to(ROOT)), marks=marks_of("\n".join(blocks_of(path)))) for path in paths
+    ]
+
+
+def scripts() -> list:
+    """Return each block of the pages with worker processes, which is a script of its own."""
+    return [
+        pytest.param(
+            code,
+            id=f"{page.relative_to(ROOT)}-{number}",
+            marks=[*marks_of(code), *([pytest.mark.exhaustive] if "ray" in names_in(code) else [])],  # it starts Ray
+        )
+        for page in WITH_WORKERS
+        for number, code in enumerate(blocks_of(page))
+    ]
 
 
 OPTIONAL = {  # in code -> package
@@ -105,10 +118,10 @@ def run_example(name, *options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", params(WITH_WORKERS, exhaustive=("docs/distributed.md",)))  # it starts Ray
-def test_code_with_worker_processes_runs_as_a_script(page, tmp_path):
+@pytest.mark.parametrize("code", scripts())
+def test_code_with_worker_processes_runs_as_a_script(code, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("\n".join(blocks_of(page)))
+    script.write_text(code)
     run_python(script, cwd=tmp_path)
 
 
@@ -269,3 +282,15 @@ def test_every_option_stands_on_its_page_with_its_default(options):
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         expected = "required" if default is dataclasses.MISSING else f"`{default!r}`"
         assert on_page.get(field.name) == expected, field.name
+
+
+def test_figures_of_the_readme_stand_where_they_were_measured():
+    pattern = r"^\|.*\| ([\d. to]+) \| \[.*\]\((.*\.md)#(.*)\) \|$"
+    rows = re.findall(pattern, (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) > 4
+    for figures, page, anchor in rows:
+        sections = re.split(r"^#+ (.+)\n", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]
+        names = [re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-") for name in sections[::2]]
+        section = sections[2 * names.index(anchor) + 1]
+        for figure in figures.split(" to "):
+            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", section), (figure, page, anchor)

@@ -246,10 +246,10 @@ def tables() -> list[str]:
     wings = [f"| `{wing}` | {listed(others) or 'nothing'} |" for wing, others in PACKAGES.items()]
     made = [["| package | imports, besides the core |", "|---|---|", *wings]]
     rows = [f"| `{room}` | {listed(files)} |" for room, files in SHARED.items()]
-    made.append(["\n".join(["| folder of `core` | files |", "|---|---|", *rows])])
+    made.append(["\n".join(["| directory of `core` | files |", "|---|---|", *rows])])
     for wing, layers in LAYERS.items():
         rows = [f"| {number} | {listed(rooms)} |" for number, rooms in enumerate(layers, 1)]
-        made.append([f"| layer of `{wing}` | folders and files |", "|---|---|", *rows])
+        made.append([f"| layer of `{wing}` | directories and files |", "|---|---|", *rows])
     return ["\n".join(rows) for rows in made]
 
 

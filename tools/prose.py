@@ -23,11 +23,19 @@ TEST_NAMES = re.compile(
     r"|_(tells?|courses?|those_who|is_said|so_it_is|as_a_whole|under_way|to_the_bit)(_|$)"
     r"|_whole$"
 )
+TURNS = re.compile(  # which are rare in the docstrings of Gymnasium, torch, NumPy and RLlib
+    r"\b(as rllib's|(has|have|had) ended|of (its|their|your|a) own|under way|in force|from now on|numbers of|of one"
+    r"|lack(s|ed|ing)?|folders?|can't|(agents|episodes|envs|rows|runners|modules|columns) that)\b",
+    re.IGNORECASE,
+)
+MOST_TURNS = 25  # per 10,000 words of docstrings and pages
+CODE_IN_PROSE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|https?://\S+|>>>.*", re.DOTALL)
 
 
 def main() -> int:
     """Print what it finds; returns the exit code."""
     found = [f"{path.relative_to(ROOT)}: {problem}" for path in paths() for problem in problems(path)]
+    found += too_many_turns()
     print(*found, sep="\n", end="\n" if found else "")
     return int(bool(found))
 
@@ -37,6 +45,15 @@ def paths() -> Iterator[Path]:
         yield from ROOT.glob(pattern)
     for folder in CODE:
         yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def too_many_turns() -> Iterator[str]:
+    pages = [path.read_text() for pattern in ("*.md", "docs/**/*.md") for path in ROOT.glob(pattern)]
+    sources = [path.read_text() for path in (ROOT / "fastmarl").rglob("*.py")]
+    prose = CODE_IN_PROSE.sub(" ", "\n".join([*pages, *(text for each in sources for text in docstrings_in(each))]))
+    rate = 1e4 * len(TURNS.findall(prose)) / len(re.findall(r"[A-Za-z']+", prose))
+    if rate > MOST_TURNS:
+        yield f"{rate:.1f} of 10,000 words are turns of phrase that are rare elsewhere, {MOST_TURNS} at most: see TURNS"
 
 
 def problems(path: Path) -> Iterator[str]:

@@ -23,6 +23,7 @@ RESULTS, PAGE = ROOT / "benchmarks/results/reproduce.json", ROOT / "docs/results
 MARKS = "<!-- results -->", "<!-- end of results -->"
 COLORS = dict(zip(ALGORITHMS, (OURS, OTHERS, "black", "#5e35b1"), strict=True))
 PER_HOUR = 3600
+PAPER = "[table 3](https://arxiv.org/abs/2006.07869)"  # for values that have not been looked up
 
 
 def place(result: dict) -> tuple:
@@ -38,14 +39,15 @@ def groups(results: Iterable[dict]) -> Iterable[tuple[tuple[str, str], list[dict
 def table(results: Iterable[dict]) -> str:
     """Return a Markdown table: means over seeds, with the lowest and highest seed in brackets."""
     lines = [
-        "| task | algorithm | seeds | best in training | quoted | last policy, sampled | greedy | CPU hours a run |",
+        "| task | algorithm | seeds | best in training | published | last policy, sampled | greedy | CPU hours a run |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for (task, algorithm), runs in groups(results):
-        mean, interval = TASKS[task].published[algorithm]
+        published = TASKS[task].published.get(algorithm)
         hours = fmean(run["cpu_seconds"] for run in runs) / PER_HOUR
         cells = [
-            *(task, algorithm.upper(), str(len(runs)), f"{best(runs):.2f}", f"{mean:.2f} ± {interval:.2f}"),
+            *(task, algorithm.upper(), str(len(runs)), f"{best(runs):.2f}"),
+            PAPER if published is None else "{:.2f} ± {:.2f}".format(*published),
             *(spread([in_their_unit(run[play][0], task) for run in runs]) for play in ("sampled", "greedy")),
             f"{hours:.2f}",
         ]
@@ -60,8 +62,12 @@ def in_their_unit(returns: Any, task: str) -> Any:
 
 
 def best(runs: list[dict]) -> float:
-    """Return the highest value of the learning curve, which is the mean over the seeds."""
-    curves = np.array([run["curve"] for run in runs])[..., 1]
+    """Return the highest of the evaluations in training, which are means over the seeds.
+
+    Without evaluations, as in earlier runs, the learning curves take their place.
+    """
+    name = "evaluations" if all("evaluations" in run for run in runs) else "curve"
+    curves = np.array([run[name] for run in runs])[..., 1]
     return float(in_their_unit(curves.mean(0).max(), runs[0]["task"]))
 
 
@@ -85,6 +91,9 @@ def draw(results: Iterable[dict]) -> None:
                     axes.fill_between(
                         steps[0] / 1e6, returns.min(0), returns.max(0), color=COLORS[algorithm], alpha=0.25, linewidth=0
                     )
+                    if (published := TASKS[name].published.get(algorithm)) is not None:
+                        low, high = published[0] - published[1], published[0] + published[1]
+                        axes.axhspan(low, high, color=COLORS[algorithm], alpha=0.12, linewidth=0)
                 axes.set_title(name.partition("-")[2], fontsize=9)
                 axes.set_xlabel("million env steps", fontsize=9)
             figure.axes[0].set_ylabel("mean return", fontsize=9)

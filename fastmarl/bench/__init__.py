@@ -1,4 +1,4 @@
-"""Compare a runner's speed with its limit: the bare environments and networks. See `measure_relative_speed()`."""
+"""Compare the speed of a runner with its limit: the bare environments and networks. See `measure_relative_speed()`."""
 
 from typing import TYPE_CHECKING
 

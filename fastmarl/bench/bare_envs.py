@@ -1,4 +1,4 @@
-"""Environments in a bare loop with ready-made actions: a lower bound of a runner's time."""
+"""Environments in a bare loop with ready-made actions: a lower bound for the time of a runner."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.spaces.masks import action_mask
 from fastmarl.core.spaces.structs import map_struct
 
-TICKS_PER_CALL = 128  # env steps of each env in one call of sample()
+TICKS_PER_CALL = 128  # env steps of each env in a call of sample()
 MAX_CALLS = 64
-READY_ACTIONS = 16  # number of different ones, for a batch
+READY_ACTIONS = 16  # number of different actions, for a batch
 
 
 def bare_envs(envs: list[Any], seed: int, seconds: float, most_calls: int = MAX_CALLS) -> BareEnvs | BareBatch:
@@ -36,10 +36,10 @@ class BareEnvs:
 
     Args:
         envs: Environments of a runner; adapters are removed.
-        seed: Seed of the first reset. Like a runner's, every reset has a seed, so all runs are identical.
-        seconds: Approximate duration of the recorded steps, rounded to whole multiples of TICKS_PER_CALL ticks.
-        given: Converts a legal action, an int for Discrete, to the action that a runner would give to an env.
-        most_calls: Most multiples of TICKS_PER_CALL ticks.
+        seed: Seed of the first reset. As in a runner, every reset has a seed, so all runs are identical.
+        seconds: Approximate duration of the recorded steps, rounded to multiples of TICKS_PER_CALL ticks.
+        given: Converts a legal action, an int for Discrete, to the action that a runner would pass to an env.
+        most_calls: Maximum number of multiples of TICKS_PER_CALL ticks.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class BareEnvs:
                     acting[i] = _who_acts(self._add(i, None) if _is_over(came) else came)
 
     def _add(self, i: int, actions: dict | None) -> tuple:
-        """Step or reset an env, record that, and return the env's result."""
+        """Step or reset an env, record the call, and return its result."""
         index = len(self._steps)
         self._steps.append((i, actions))
         came = self._play(index)
@@ -92,7 +92,7 @@ class BareEnvs:
         return came
 
     def _play(self, index: int) -> tuple:
-        """Execute the recorded step or reset of this index and return the env's result."""
+        """Execute the recorded step or reset of this index and return its result."""
         i, actions = self._steps[index]
         env = self._envs[i]
         return env.reset(seed=self._seed + index) if actions is None else env.step(actions)
@@ -110,15 +110,15 @@ class BareEnvs:
 
 
 class BareBatch:
-    """A batch of environments in a bare loop. Random actions are drawn once; `run` replays them, timed.
+    """A batch of environments in a bare loop. Random actions are sampled once; `run` replays them, timed.
 
-    The copies that adapters make are included.
+    Copies made by adapters are included.
 
     Args:
         env: Batch of a runner.
-        seed: Env i is first reset with `seed + i`; later resets have seeds if those of a runner do.
-        seconds: Approximate duration of a run, rounded to whole multiples of TICKS_PER_CALL ticks.
-        most_calls: Most multiples of TICKS_PER_CALL ticks.
+        seed: Env i is first reset with `seed + i`; later resets are seeded if they are in a runner.
+        seconds: Approximate duration of a run, rounded to multiples of TICKS_PER_CALL ticks.
+        most_calls: Maximum number of multiples of TICKS_PER_CALL ticks.
     """
 
     def __init__(self, env: ArrayEnv, seed: int, seconds: float, most_calls: int):
@@ -149,7 +149,7 @@ class BareBatch:
         return 1e6 * (perf_counter() - begun) / self.agent_steps
 
     def _draw(self, seed: int) -> dict[str, Any]:
-        """Draw actions for all agents."""
+        """Sample actions for all agents."""
         env, drawn = self._env, {}
         for name, agents in env.groups.items():
             space = env.action_spaces[agents[0]]
@@ -181,7 +181,7 @@ class BareBatch:
         return over
 
     def _cleared(self) -> StepArrays:
-        """Return the arrays in the state in which an env expects them."""
+        """Return the arrays in the state expected by an env."""
         out = self._out
         for group in out.groups.values():
             group.rewards[...] = 0.0
@@ -218,7 +218,7 @@ def _without_adapter(env: Any) -> Any:
 def _bare_calls(env: Any, actions: dict | None, seed: int, came: tuple) -> list[Callable[[], Any]]:
     """Return the calls of a plain loop for this step, or for a reset if there are no actions.
 
-    With an AECEnv, the loop includes the turns of agents that have ended.
+    With an AECEnv, the loop includes the turns of ended agents.
     """
     if not isinstance(env, AECPettingZooEnv):
         bare = _without_adapter(env)
@@ -232,13 +232,13 @@ def _bare_calls(env: Any, actions: dict | None, seed: int, came: tuple) -> list[
 
 
 def _who_acts(came: tuple) -> dict[Any, Any]:
-    """Return the agents that act next, from a result of reset() or step(), with their action masks if they have any."""
+    """Return the agents to act next, from a result of reset() or step(), with their action masks, if any."""
     obs, infos = came[0], came[-1]
     ended = {agent for flags in came[2:4] for agent, has_ended in flags.items() if has_ended}
     return {agent: action_mask(value, infos.get(agent)) for agent, value in obs.items() if agent not in ended}
 
 
 def _is_over(step: tuple) -> bool:
-    """Return true if the episode is over, from a result of step()."""
+    """Return True if the episode is over, from a result of step()."""
     _, _, terminateds, truncateds, _ = step
     return terminateds["__all__"] or truncateds.get("__all__", False)

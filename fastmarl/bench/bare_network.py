@@ -1,4 +1,4 @@
-"""Modules in a bare loop, on the batches that a runner makes of observations."""
+"""Modules in a bare loop, on the observation batches made by a runner."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def watched_calls(modules: Mapping[str, Any], sample: Callable[[], Any]) -> tupl
     """Record the forward passes of modules during a call of sample().
 
     Returns:
-        The module id and batch of each forward pass, and the number of rows in all of them. Batches of the same size
-        are copies of the first one.
+        The module id and batch of each forward pass, and their total number of rows. Batches of the same size are
+        copies of the first one.
     """
     calls: list[tuple[str, dict]] = []
     batches: dict[tuple[str, int], dict] = {}
@@ -48,7 +48,7 @@ def watched_calls(modules: Mapping[str, Any], sample: Callable[[], Any]) -> tupl
 
 
 class BareNetwork:
-    """The modules of a runner without the runner: they replay the forward passes of one call of its `sample()`."""
+    """The modules of a runner without the runner: they replay the forward passes of a call of its `sample()`."""
 
     def __init__(self, runner: MultiAgentEnvRunner):
         assert runner.module is not None
@@ -81,7 +81,7 @@ class BareNetwork:
 
 
 def sample_as_torch_does(dist: Any, logits: torch.Tensor, generator: torch.Generator) -> None:
-    """Sample actions with torch.distributions, as most training loops do; other distributions are ours."""
+    """Sample actions with torch.distributions, like most training loops; other distributions are ours."""
     if dist is Categorical:
         chosen: torch.distributions.Distribution = torch.distributions.Categorical(logits=logits)
     elif dist is DiagGaussian:

@@ -1,9 +1,9 @@
-"""Measure how close a runner comes to the limit that its environments and modules set.
+"""Measure how close a runner comes to the limit set by its environments and modules.
 
-The limit is a bare loop that steps the same environments with ready-made actions, plus the same modules' forward passes
-on ready-made batches, one per forward pass of the runner, with actions and log-probabilities by torch.distributions.
-Neither records anything. A stricter limit samples actions in fewer torch operations. Both limits use torch: where
-native code replaces it (core/nets/native.py), a runner may be faster than its limit.
+The limit is a bare loop that steps the same environments with ready-made actions, plus forward passes of the same
+modules on ready-made batches, one per forward pass of the runner, with actions and log-probabilities from
+torch.distributions. Neither records anything. A stricter limit samples actions in fewer torch operations. Both limits
+use torch: where native code replaces it (core/nets/native.py), a runner may be faster than its limit.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class RelativeSpeed:
     """Times in microseconds per agent step (one action of one agent), each the median over the rounds."""
 
     envs: int
-    """Number of the runner's environments."""
+    """Number of environments in the runner."""
     agents: float
-    """Mean number of agents that act in one step of an env."""
+    """Mean number of acting agents per env step."""
     env_us: float
     """Stepping the bare environments."""
     network_us: float
@@ -40,15 +40,15 @@ class RelativeSpeed:
     limit_us: float
     """Both together."""
     runner_us: float
-    """The runner's `sample()`."""
+    """`sample()` of the runner."""
     relative_speed: float
-    """Median of the rounds' ratios limit / runner."""
+    """Median over the rounds of the ratio limit / runner."""
     rounds: tuple[float, ...]
-    """Those ratios."""
+    """The ratios of all rounds."""
     median_round_us: tuple[float, float]
-    """Limit and runner in the round whose ratio is the median (of two, the lower one's)."""
+    """Limit and runner in the round with the median ratio (of two, the lower one)."""
     own_network_us: float
-    """Forward passes, and action sampling in the few torch operations of our own distributions."""
+    """Forward passes, and action sampling in the few torch operations of our distributions."""
     own_relative_speed: float
     """Median of the ratios (env + own network) / runner, a stricter limit."""
 
@@ -63,19 +63,19 @@ class RelativeSpeed:
 
 
 def measure_relative_speed(config: EnvRunnerConfig, *, rounds: int = 5, seconds: float = 1.0) -> RelativeSpeed:
-    """Measure a runner of `config` and its limit alternately, in this process, each in one thread.
+    """Measure a runner of `config` and its limit alternately, in this process, each in a single thread.
 
     Args:
         config: Config of the runner; if it has no seed, it gets seed 0.
         rounds: Number of rounds; each times the environments, the modules and the runner once.
-        seconds: Approximate limit for each of these, but at least 128 steps of every environment are made.
+        seconds: Approximate time limit for each of these; at least 128 steps of every environment are made.
 
     Returns:
         The medians over the rounds.
 
     Raises:
         EnvCheckError: If different agents act after the same `reset(seed)` and the same actions, so the environment
-            can't be stepped with ready-made actions.
+            cannot be stepped with ready-made actions.
     """
     config = replace(config, seed=0 if config.seed is None else config.seed, num_threads=1)
     with one_torch_thread():

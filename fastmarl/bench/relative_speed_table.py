@@ -1,4 +1,4 @@
-"""The default table of `fastmarl bench relative-speed`: a real environment, one without costs, and one with a crowd."""
+"""The default table of `fastmarl bench relative-speed`: a real env, one without costs, and one with many agents."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Step = tuple[dict, dict, dict, dict, dict]
 
 
 class ReadyDicts(MultiAgentEnv):
-    """Returns ready-made dicts, so that all time is the sampler's own.
+    """Returns ready-made dicts, so that all time is spent in the sampler.
 
     Args:
-        config: "agents": number of agents (2); "size": numbers in an observation (18); "actions": size of the Discrete
-            action space (5).
+        config: "agents": number of agents (2); "size": observation size (18); "actions": size of the Discrete action
+            space (5).
     """
 
     def __init__(self, config: dict[str, Any] | None = None):

@@ -61,7 +61,7 @@ def order_in_series(row: Row) -> tuple:
     """Return the sort key of a row.
 
     Raises:
-        ValueError: If the row's series is unknown.
+        ValueError: If the series of the row is unknown.
     """
     return [*TITLES].index(row["series"]), row["size"]
 
@@ -93,7 +93,7 @@ def _draw_series(axes: Any, name: str, rows: list[Row]) -> None:
     axes.plot(sizes, [1e6 / row["limit_us"] for row in rows], "--", color=LIMIT, label="bare loop")
     axes.plot(sizes, speeds, "o-", color=OURS, label="fastmarl, with its relative speed")
     for i, (size, speed, row) in enumerate(zip(sizes, speeds, rows, strict=True)):
-        rises = speed < speeds[min(i + 1, len(speeds) - 1)]  # places the label beside the curve
+        rises = speed < speeds[min(i + 1, len(speeds) - 1)]  # places the label next to the curve
         falls = speed < speeds[max(i - 1, 0)]
         axes.annotate(
             f"{row['relative_speed']:.2f}",

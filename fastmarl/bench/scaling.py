@@ -1,4 +1,4 @@
-"""Measure how speed depends on the numbers of agents, environments, network units and worker processes."""
+"""Measure the dependence of speed on the number of agents, environments, network units and worker processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastmarl.report.records import Row
 
 
 class ReadyArrays(ArrayEnv):
-    """A batch that returns ready-made arrays, so that all time is the sampler's own.
+    """A batch that returns ready-made arrays, so that all time is spent in the sampler.
 
     Args:
         config: "agents": number of agents in each environment.

@@ -21,7 +21,7 @@ from fastmarl.report.records import is_stream
 
 TRACEBACK = "FASTMARL_TRACEBACK"  # environment variable
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
-MAX_STEPS = 10_000  # of an episode that is played without another limit: greedy play may never end
+MAX_STEPS = 10_000  # of an episode played without another limit: greedy play may never end
 LATE_REWARDS = ("error", "accumulate", "drop")
 
 ENV_HELP = (
@@ -31,13 +31,13 @@ ENV_HELP = (
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong argument in one line, and suggests similar names."""
+    """Reports a wrong argument in a single line and suggests similar names."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Report unknown options before missing ones, which may only be misspelt."""
+        """Report unknown options before missing ones, which may be just misspelt."""
         given = list(sys.argv[1:] if args is None else args)
         if self._subparsers is None:
             for text in given[: given.index("--")] if "--" in given else given:
@@ -59,11 +59,11 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"there is no {value!r}{hint}")
 
     def run(self, argv: Sequence[str] | None = None) -> int:
-        """Run the command that the arguments name, and report errors in one line.
+        """Run the command named in the arguments, and report errors in a single line.
 
         Returns:
-            The exit code: 0 for success; 1, or the command's own `error_code`, after a reported error; 130 after
-            Ctrl-C, when results so far have been shown. Commands that check something have further codes.
+            The exit code: 0 for success; 1, or `error_code` of the command, after a reported error; 130 after Ctrl-C,
+            when available results have been shown. Commands that check something have further codes.
 
         Raises:
             SystemExit: For wrong arguments (2), and for --help and --version (0).
@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         except KeyboardInterrupt:
             print("fastmarl: interrupted", file=sys.stderr)
             return INTERRUPTED
-        except Exception as error:  # mostly from the user's code
+        except Exception as error:  # mostly from user code
             if os.environ.get(TRACEBACK):
                 raise
             print(f"fastmarl: {_where(error)}; {TRACEBACK}=1 shows the whole traceback", file=sys.stderr)
@@ -93,7 +93,7 @@ def in_one_line(error: object) -> str:
 
 
 def _where(error: Exception) -> str:
-    """Return an error's type and text, and the line of the user's code that raised it."""
+    """Return type and text of an error, and the line of user code that raised it."""
     from fastmarl.testing.report import own_frame
 
     frame = own_frame(error)
@@ -113,7 +113,7 @@ def integer(least: int, text: str, most: int | None = None) -> int:
     return number
 
 
-positive = partial(integer, 1, most=10**12)  # what a machine does in years
+positive = partial(integer, 1, most=10**12)  # more than a machine does in years
 copies = partial(integer, 1, most=2**20)  # of an env, each with its arrays
 episodes = partial(integer, 1, most=10**7)  # which are kept until their returns are shown
 width = partial(integer, 1, most=10**6 - 1)  # of a layer, whose weights grow with its square
@@ -121,7 +121,7 @@ natural = partial(integer, 0)
 
 
 def real(what: str, fits: Callable[[float], bool], text: str) -> float:
-    """Parse a finite number for which `fits` is True."""
+    """Parse a finite number for which `fits` returns True."""
     try:
         number = float(text)
     except ValueError:
@@ -150,7 +150,7 @@ def json_object(text: str) -> dict:
 
 
 def output_file(suffixes: tuple[str, ...], text: str) -> Path:
-    """Return the path of a writable file or stream; missing parent folders are created."""
+    """Return the path of a writable file or stream; missing parent directories are created."""
     path = Path(text)
     if is_stream(path):
         return path
@@ -168,7 +168,7 @@ def output_file(suffixes: tuple[str, ...], text: str) -> Path:
 
 
 def existing_folder(text: str) -> Path:
-    """Return the path of a folder that exists."""
+    """Return the path of an existing directory."""
     path = Path(text)
     if path.is_dir():
         return path
@@ -178,7 +178,7 @@ def existing_folder(text: str) -> Path:
 
 
 def _like(path: Path) -> list[str]:
-    """Return existing paths that are spelt like this one, correcting its first missing part."""
+    """Return existing paths with a similar spelling, correcting the first missing part."""
     parents = [each for each in path.parents if each.is_dir()]
     if not parents or not path.name:
         return []
@@ -215,7 +215,7 @@ def add_episode_rules(parser: Any, limit: str = "never", rule: str = "error") ->
 
 
 def add_env_workers(parser: Any) -> None:
-    """Add --num-env-workers, for which None stands for this process."""
+    """Add --num-env-workers, where None means the current process."""
     parser.add_argument("--num-env-workers", type=natural, metavar="N", help="step the environments in N worker "
                         "processes; 0: one for each core (default: in this process)")  # fmt: skip
 
@@ -244,20 +244,20 @@ def runner_config(args: argparse.Namespace, **options: Any) -> Any:
 
 
 def env_of(name: str, max_steps: int | None) -> Any:
-    """Return the named environment, as `EnvRunnerConfig(env=...)` takes it, with the limit if there is one."""
+    """Return the named environment in the form for `EnvRunnerConfig(env=...)`, with the limit, if any."""
     from fastmarl.core.envs.time_limit import time_limited
 
     return name if max_steps is None else time_limited(name, max_steps)
 
 
 def search_current_folder(env_name: str) -> None:
-    """Let "package.module:Name" be imported from the current folder, as with `python -m`, also in worker processes.
+    """Make "package.module:Name" importable from the current directory, as with `python -m`, also in worker processes.
 
-    A known package is not: its name needs no --trust, and the folder may come from someone else.
+    Known packages are excluded: their names need no --trust, and the directory may be untrusted.
     """
     from fastmarl.core.envs.registry import is_known
 
     if ":" in env_name:
         sys.path.insert(0, os.getcwd())
-    elif "." in env_name and not is_known(env_name):  # a package's name, or a missing colon
+    elif "." in env_name and not is_known(env_name):  # a package name, or a missing colon
         sys.path.append(os.getcwd())

@@ -1,4 +1,4 @@
-"""`fastmarl bench`: measurements, which are shown and written even if a later one fails."""
+"""`fastmarl bench`: measurements, shown and written even if a later one fails."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Benchmark:
     below: Callable[[Figures], str] = lambda figures: ""
     """Text below the tables in Markdown."""
     orders: Orders = field(default_factory=dict)
-    """Orders of the sections for which pictures and Markdown use the latest rows of all runs in the file of --json."""
+    """Sort orders of the sections for which plots and Markdown use the latest rows of all runs in the --json file."""
 
     def add_parser(self, commands: Any) -> None:
         """Add the command to `fastmarl bench`."""
@@ -67,9 +67,9 @@ class Benchmark:
         parser.set_defaults(run=self.run)
 
     def run(self, args: argparse.Namespace, terminal: Terminal) -> int:
-        """Measure, record, show, write and draw; after Ctrl-C or an error, with the results so far."""
+        """Measure, record, show, write and draw; after Ctrl-C or an error, use the results available."""
         file = RecordFile(args.json, f"bench {self.name}")
-        file.merged({}, self.orders)  # finds an invalid file before the work
+        file.merged({}, self.orders)  # detects an invalid file before the work
         if args.plot:
             import matplotlib  # noqa: F401  a missing package, too
         figures: Figures = {}

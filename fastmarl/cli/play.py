@@ -1,4 +1,4 @@
-"""`fastmarl evaluate` and `fastmarl tournament`: policies of training runs and checkpoints play."""
+"""`fastmarl evaluate` and `fastmarl tournament`: play with policies of training runs and checkpoints."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def add_tournament(commands: Any) -> None:
 
 
 def _tournament(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Play all games, then show, save and draw the result."""
+    """Play all games, then show, save and plot the result."""
     import torch
 
     from fastmarl.play.arena.matches import tournament
@@ -135,10 +135,10 @@ def _player(text: str) -> tuple[str, Path]:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
-    """Add the options that both commands share."""
+    """Add the options shared by both commands."""
     limit, rule = f"the run's limit, or {MAX_STEPS:,}", "the run's rule, or error"
     add_env_arguments(parser, num_envs, needs_env=False, limit=limit, rule=rule)
-    parser.set_defaults(**dict.fromkeys(RULES))  # default: the run's own
+    parser.set_defaults(**dict.fromkeys(RULES))  # default: from the run
     parser.add_argument(
         "--trust", action="store_true", help="import your own env and networks that a run's folder names"
     )
@@ -173,17 +173,17 @@ def _complete(args: argparse.Namespace, runs: Mapping[str, argparse.Namespace | 
 def _policy_in(
     folder: Path, *, trust: bool, module_of: Mapping[str, str] | None = None
 ) -> tuple[Any, argparse.Namespace | None]:
-    """Return the `fastmarl.Policy` in a folder, and the options of its training run, or None outside of runs.
+    """Return the `fastmarl.Policy` in a directory, and the options of its training run, or None outside of runs.
 
     Args:
-        folder: Folder of a run or a checkpoint.
-        trust: Import code that the run's options name.
-        module_of: Agent id as text -> module id. Other agents use the run's mapping or, outside of runs, the module
-            with their own name.
+        folder: Directory of a run or a checkpoint.
+        trust: Import code named in the run options.
+        module_of: Agent id as text -> module id. Other agents use the mapping of the run or, outside of runs, the
+            module with the name of the agent.
 
     Raises:
-        CheckpointError: If there is no checkpoint, or it needs modules or connectors of other classes than fastmarl's.
-        ConfigError: If the folder contains training runs, but is not one, or a module of `module_of` is not there.
+        CheckpointError: If there is no checkpoint, or it needs custom modules or connectors.
+        ConfigError: If the directory contains training runs but is not one, or a module of `module_of` is missing.
     """
     from fastmarl.play.policy import Policy
     from fastmarl.training.run_folder import checkpoint_in, runs_in

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _record_in(folder: Path) -> Path:
-    """Return the record in the folder of a training run; other folders are returned unchanged."""
+    """Return the record in the directory of a training run; other directories are returned unchanged."""
     from fastmarl.training.run_folder import RECORD, RUN_FILE
 
     if not (folder / RUN_FILE).exists():

@@ -1,4 +1,4 @@
-"""`fastmarl rllib-check`: check if the drop-in accelerates a config."""
+"""`fastmarl rllib-check`: check if the drop-in replacement accelerates a config."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Check the config, and show the report."""
-    from fastmarl.rllib.check import check_config  # first, so that a missing Ray is not blamed on the user's module
+    from fastmarl.rllib.check import check_config  # first, so that a missing Ray is not blamed on the user module
 
     try:
         file = RecordFile(args.json, "rllib-check")
@@ -47,7 +47,7 @@ def _config_at(name: str) -> Any:
     """Import the object "package.module:name"; a function is called.
 
     Raises:
-        ConfigError: If there is no such object.
+        ConfigError: If the object does not exist.
     """
     from fastmarl.training.runner_options import object_named
 

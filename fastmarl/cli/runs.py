@@ -1,4 +1,4 @@
-"""Training runs whose folder is given to a command: their options, and the policies in their checkpoints."""
+"""Training runs given to commands as directories: their options, and the policies in their checkpoints."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ALGORITHMS = ("ippo", "mappo", "iql", "vdn", "qmix", "recurrent_ippo", "epymarl"
 
 
 def example(name: str) -> ModuleType:
-    """Import an example by name, from the package (in a wheel) or beside it (in a clone), without calling its `main()`.
+    """Import an example by name, from the package (in a wheel) or next to it (in a clone), without calling `main()`.
 
     Raises:
-        FastmarlError: If there is no such file.
+        FastmarlError: If the file does not exist.
     """
-    if name not in ALGORITHMS:  # it may come from a folder of others, and be the path of their code
+    if name not in ALGORITHMS:  # it may come from an untrusted directory and be the path of foreign code
         raise FastmarlError(f"fastmarl has no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
     package = Path(__file__).parents[1]
     paths = [package / "examples" / f"{name}.py", package.parent / "examples" / f"{name}.py"]
@@ -45,7 +45,7 @@ def example(name: str) -> ModuleType:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Read the run.json in a folder, or of the run to which a checkpoint belongs.
+    """Read run.json in a directory, or of the run to which a checkpoint belongs.
 
     Raises:
         CheckpointError: If it is missing or damaged.
@@ -56,9 +56,9 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def check_trust(args: argparse.Namespace, folder: Path) -> None:
-    """Raise ConfigError if options from a file name the user's own code, which the user has not trusted before.
+    """Raise ConfigError if options from a file name user code that has not been trusted before.
 
-    The folder may come from others, and importing such a name would run code of their choice.
+    The directory may be untrusted, and importing such a name would run arbitrary code.
     """
     from fastmarl.core.envs.registry import may_be_named_by_a_file
 
@@ -71,9 +71,9 @@ def check_trust(args: argparse.Namespace, folder: Path) -> None:
 
 
 def remember_trust(args: argparse.Namespace, folder: Path) -> None:
-    """Let later commands import the user's own code that these options name, if they come from this folder.
+    """Allow later commands to import the user code named in these options, if they come from this directory.
 
-    If the user has no home, or it is read-only, these commands need --trust.
+    If the user has no home directory, or it is read-only, these commands need --trust.
     """
     from fastmarl.core.envs.registry import is_known
 
@@ -92,12 +92,13 @@ def _is_trusted(args: argparse.Namespace, folder: Path) -> bool:
 
 
 def _trust_file(args: argparse.Namespace, folder: Path) -> Path:
-    """Return the file that exists if the folder's options were trusted.
+    """Return the file that exists if the options in the directory were trusted.
 
-    It is named after what they import, what they pass to it, and the current folder, from which it may be imported.
+    Its name depends on the imported objects, the arguments passed to them, and the current directory, from which they
+    may be imported.
 
     Raises:
-        RuntimeError: If the user has no home.
+        RuntimeError: If the user has no home directory.
     """
     folders = [str(each.resolve()) for each in (folder, Path())]
     trusted = json.dumps([*folders, args.module, args.env, args.env_config], sort_keys=True)
@@ -108,7 +109,7 @@ def _trust_file(args: argparse.Namespace, folder: Path) -> Path:
 
 
 def rules_of_play(args: argparse.Namespace) -> dict[str, Any]:
-    """Return options of `EnvRunnerConfig` for the env, and for the course of its episodes, which all end."""
+    """Return options of `EnvRunnerConfig` for the env and for the course of its episodes, which all end."""
     return {
         "env": env_of(args.env, args.max_steps or MAX_STEPS),
         "env_config": args.env_config,
@@ -118,14 +119,14 @@ def rules_of_play(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def note_of_limit(lengths: np.ndarray, args: argparse.Namespace) -> list[str]:
-    """Return a sentence about the episodes that were cut by the limit of `rules_of_play()`; none if there are none."""
+    """Return a sentence about the episodes cut by the limit of `rules_of_play()`; empty if there are none."""
     limit = args.max_steps or MAX_STEPS
     cut = int((lengths >= limit).sum())
     return [f"{cut:,} of {len(lengths):,} episodes reached the limit of {limit:,} env steps (--max-steps)"] * (cut > 0)
 
 
 def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Path) -> Any:
-    """Return the `fastmarl.Policy` in a checkpoint of a run, with networks and connectors from the run's options."""
+    """Return the `fastmarl.Policy` in a checkpoint of a run, with networks and connectors from the run options."""
     from fastmarl.runner.runner import MultiAgentEnvRunner
     from fastmarl.training.algorithm import ONE_ENV
 
@@ -135,9 +136,9 @@ def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Pa
 
 
 def policy_of_runner(runner: Any) -> Any:
-    """Return the `fastmarl.Policy` of a run's runner.
+    """Return the `fastmarl.Policy` of the runner of a run.
 
-    It plays for the env's own rewards, which no network of these algorithms sees.
+    It uses the original env rewards, which are not an input of networks in these algorithms.
     """
     from fastmarl.play.policy import Policy
 
@@ -146,7 +147,7 @@ def policy_of_runner(runner: Any) -> Any:
 
 
 def evaluation_of(policy: Any, args: argparse.Namespace) -> Any:
-    """Return the `fastmarl.Evaluation` of a run's policy."""
+    """Return the `fastmarl.Evaluation` of the policy of a run."""
     from fastmarl.play.arena.evaluation import evaluate
 
     return evaluate(
@@ -160,7 +161,7 @@ def evaluation_of(policy: Any, args: argparse.Namespace) -> Any:
 
 
 def load_run(path: Path, *, trust: bool) -> tuple[Any, argparse.Namespace] | None:
-    """Return the policy in a run's folder or checkpoint, and the run's options; None if the path belongs to no run."""
+    """Return the policy in a run directory or checkpoint, and the run options; None if the path belongs to no run."""
     from fastmarl.cli.train_options import add_options
     from fastmarl.training.run_folder import checkpoint_in, run_of
 

@@ -1,4 +1,4 @@
-"""`fastmarl sample`: sampling speed, and the share of each stage."""
+"""`fastmarl sample`: sampling speed, and the fraction of time per stage."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fastmarl.report.plots import bars, picture
 from fastmarl.report.records import RecordFile
 from fastmarl.report.tables import Table
 
-CALLS = 50  # of sample(), unless these are longer or shorter than allowed
-LEAST_TICKS = 25  # of a call, whose own cost would otherwise show
-MOST_TICKS = 1000  # of a call, whose rows are in memory together
+CALLS = 50  # of sample(), unless calls are longer or shorter than allowed
+LEAST_TICKS = 25  # of a call, whose overhead would otherwise show
+MOST_TICKS = 1000  # of a call, whose rows are all in memory
 WARM_TICKS, WARM_SECONDS = 64, 1.0  # limits of warming up; the first tick is not timed
 ROUNDS, SECONDS = 3, 0.5  # for the comparison with a bare loop
 SUMMARY = (  # key of a figure, name in the table, format
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Sample, compare with a bare loop, show and save.
 
     Raises:
-        KeyboardInterrupt: After Ctrl-C, when the results so far have been shown and saved.
+        KeyboardInterrupt: After Ctrl-C, when available results have been shown and saved.
     """
     import torch
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _sample(runner: Any, steps: int, figures: dict[str, Any], terminal: Terminal) -> None:
-    """Sample at least `steps` env steps, and stop the runner; `figures` receives the results even after an error."""
+    """Sample at least `steps` env steps and stop the runner; `figures` receives the results even after an error."""
     ticks = -(-steps // runner.num_envs)
     per_call = min(ticks, max(LEAST_TICKS, min(ticks // CALLS, MOST_TICKS))) * runner.num_envs
     seconds = 0.0
@@ -109,7 +109,7 @@ def _sample(runner: Any, steps: int, figures: dict[str, Any], terminal: Terminal
 
 
 def _warm_up(runner: Any) -> None:
-    """Sample a few ticks, so that kernels are compiled; ends of episodes use further ones."""
+    """Sample a few ticks, so that kernels are compiled; ends of episodes use additional kernels."""
     runner.sample(num_timesteps=runner.num_envs)
     begun, ticks = perf_counter(), 1
     while ticks < WARM_TICKS and perf_counter() - begun < WARM_SECONDS:
@@ -158,7 +158,7 @@ def _summary_table(title: str, figures: dict[str, Any]) -> Table:
 
 
 def _stage_table(stage_ms: dict[str, float]) -> Table:
-    """Return a table with the milliseconds per tick and the share of each stage."""
+    """Return a table with milliseconds per tick and the fraction of time per stage."""
     total = sum(stage_ms.values()) or 1.0
     columns = {"stage": ("stage", ""), "ms": ("ms per tick", ".4f"), "share": ("share", ".1%")}
     figures = [{"stage": stage, "ms": ms, "share": ms / total} for stage, ms in stage_ms.items()]
@@ -166,8 +166,7 @@ def _stage_table(stage_ms: dict[str, float]) -> Table:
 
 
 def sentence(figures: dict[str, Any]) -> str:
-    """Return a sentence with the time shares of environment, network and fastmarl, and the relative speed if
-    measured."""
+    """Return a sentence with the time fractions of env, network and fastmarl, and the relative speed if measured."""
     stage_ms = figures["stage_time_ms"]
     total = sum(stage_ms.values()) or 1.0
     env = round(100 * sum(stage_ms[stage] for stage in OF_ENVIRONMENT) / total)

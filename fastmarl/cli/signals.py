@@ -13,7 +13,7 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 class EndSignals:
     """Notes Ctrl-C and SIGTERM in a `with` block instead of interrupting it; a second signal interrupts.
 
-    Imports belong into the block, too: an interrupt in a callback of compiled code may be lost there.
+    Imports also belong in the block: an interrupt in a callback of compiled code may be lost there.
 
     Attributes:
         received: Number of the signal, or None.
@@ -32,7 +32,7 @@ class EndSignals:
         self.release()
 
     def release(self) -> None:
-        """Let signals interrupt again, as before the block."""
+        """Restore the signal handling from before the block."""
         while self._before:
             signal.signal(*self._before.popitem())
 

@@ -25,7 +25,7 @@ def open_terminal() -> Terminal:
 
 
 class Terminal:
-    """Output without rich. Progress is a single line that is overwritten, and hidden if stderr is not a terminal."""
+    """Output without rich. Progress is a single overwritten line, hidden if stderr is not a terminal."""
 
     def show(self, *results: Table | str) -> None:
         """Write results to stdout, separated by empty lines."""
@@ -33,7 +33,7 @@ class Terminal:
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show on stderr what is being done; yields a function that replaces the text."""
+        """Show the current activity on stderr; yields a function that replaces the text."""
         self._write_over(text)
         try:
             yield self._write_over
@@ -42,7 +42,7 @@ class Terminal:
 
     @contextmanager
     def progress(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show on stderr which share of `total` is done; yields a function that adds to it."""
+        """Show progress towards `total` on stderr; yields a function that adds to it."""
         done = 0
 
         def add(n: int) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fastmarl.training.loop import Outcome, Progress
     from fastmarl.training.run_folder import RunFolder
 
-SIGNALLED = 128  # + a signal's number is the exit code, as in shells
+SIGNALLED = 128  # + the signal number is the exit code, as in shells
 
 
 def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
 
 
 def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
-    """Add the command with the options of the algorithm that `argv` names; the options of all would need torch."""
+    """Add the command with the options of the algorithm in `argv`; the options of all algorithms would need torch."""
     parser = commands.add_parser(
         "train", help=f"train with {', '.join(ALGORITHMS)}; write curve, picture and checkpoints; resume"
     )
@@ -84,7 +84,7 @@ def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
 
 
 def _resumed(argv: Sequence[str], parser: Parser) -> Path | None:
-    """Return the folder of --resume before the other options are known."""
+    """Return the directory of --resume before the other options are known."""
     alone = argparse.ArgumentParser(add_help=False, prog=parser.prog)
     alone.error = parser.error  # type: ignore[method-assign]
     alone.add_argument("--resume", type=existing_folder)
@@ -120,7 +120,7 @@ def _run(
     if args.wandb:
         import wandb  # noqa: F401
     if not args.resume:
-        algorithm.check(args)  # before a folder is made
+        algorithm.check(args)  # before a directory is made
         name = f"{re.sub(r'[^A-Za-z0-9._]+', '_', args.env)}-{algorithm.name}-seed{args.seed}"
         folder = RunFolder.begin(args.folder, name, overwrite=args.overwrite)
     write_options = partial(folder.write_options, algorithm.name, saved_options(args))
@@ -149,7 +149,7 @@ def _run(
 def _reopen(
     algorithm: Algorithm, defaults: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[RunFolder, argparse.Namespace]:
-    """Return the locked folder of the run to resume, and the run's options."""
+    """Return the locked directory of the run to resume, and its options."""
     from fastmarl.training.run_folder import RunFolder, run_of
 
     if "folder" in given or "overwrite" in given:
@@ -235,7 +235,7 @@ def _wandb(args: argparse.Namespace, folder: RunFolder) -> Iterator[Callable[[in
 
 
 def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, terminal: Terminal) -> None:
-    """Draw the curve, evaluate the last checkpoint, and show the returns."""
+    """Plot the curve, evaluate the last checkpoint, and show the returns."""
     from fastmarl.training.run_folder import CURVE, PICTURE
 
     if not args.no_plot:
@@ -254,7 +254,7 @@ def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, t
 
 
 def draw_curve(curve: Path, title: str, path: Path) -> None:
-    """Draw the mean return over env steps; that of each policy, if there are several; and that of evaluations."""
+    """Plot the mean return over env steps: the total, per policy if there are several, and of evaluations."""
     from fastmarl.training.loop import RETURN, RETURNS_OF_POLICIES
 
     rows = list(csv.DictReader(io.StringIO(read_file(curve).decode(), newline="")))

@@ -1,4 +1,4 @@
-"""Options of `fastmarl train`, and of the examples that it can run."""
+"""Options of `fastmarl train` and of the examples it can run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> dict[s
     """Add all options to a parser.
 
     Returns:
-        Defaults of the options. Parsing leaves them out, so that a resumed run can tell which options were given.
+        Defaults of the options. They are omitted in parsing, so that a resumed run can tell which options were given.
     """
     num_before = len(parser._actions)
     _add_all(parser, algorithm)
@@ -93,7 +93,7 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
 
 
 def add_ppo_arguments(group: Any, *, fragment: int = 25) -> None:
-    """Add the options of PPO, which are the same in all its examples.
+    """Add the PPO options, which are the same in all PPO examples.
 
     Args:
         group: A parser, or a group of its arguments.
@@ -112,7 +112,7 @@ def add_ppo_arguments(group: Any, *, fragment: int = 25) -> None:
 
 
 def add_q_arguments(group: Any) -> None:
-    """Add the options of Q-learning, which are the same in all its examples."""
+    """Add the Q-learning options, which are the same in all Q-learning examples."""
     group.add_argument("--fragment", type=positive, default=25, metavar="STEPS", help="env steps of each copy of the "
                        "env between updates (default %(default)s)")  # fmt: skip
     group.add_argument("--updates", type=positive, default=16, help="updates after each fragment (default "
@@ -158,7 +158,7 @@ def parse_options(algorithm: Algorithm, argv: Sequence[str]) -> argparse.Namespa
 
 
 def check(algorithm: Algorithm, args: argparse.Namespace) -> None:
-    """Complete the options; raise ConfigError for combinations that are not allowed."""
+    """Complete the options; raise ConfigError for invalid combinations."""
     default = algorithm.defaults
     if args.env_config is None:
         args.env_config = default.get("env_config", {}) if args.env == default["env"] else {}
@@ -175,7 +175,7 @@ def check(algorithm: Algorithm, args: argparse.Namespace) -> None:
 
 
 def saved_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that are saved in run.json."""
+    """Return the options to be saved in run.json."""
     return {name: value for name, value in vars(args).items() if name not in NOT_SAVED}
 
 
@@ -183,16 +183,16 @@ def with_saved(given: Mapping[str, Any], defaults: Mapping[str, Any], about: Map
     """Return the options of a resumed run.
 
     Args:
-        given: Options on the command line, which may have more steps, or other options for watching and saving.
-        defaults: Defaults of all options, for those that runs don't save.
+        given: Command-line options, which may have more steps, or other options for monitoring and saving.
+        defaults: Defaults of all options, for options not saved by runs.
         about: Content of run.json.
 
     Raises:
         ConfigError: If the command line changes another option of the run, or has fewer steps.
-        CheckpointError: If the saved options are not those of the algorithm.
+        CheckpointError: If the saved options belong to another algorithm.
     """
     folder, saved = given["resume"], about["options"]
-    # Options that earlier versions did not have get their defaults, with which those versions trained.
+    # Options missing in earlier versions get their defaults, which those versions used in training.
     if unknown := sorted(saved.keys() - defaults.keys()):
         raise CheckpointError(f"{folder}/run.json was written by another version of fastmarl: {', '.join(unknown)}")
     known = {**defaults, **saved}

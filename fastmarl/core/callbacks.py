@@ -1,4 +1,4 @@
-"""Hooks into sampling, with RLlib's event names and keyword arguments.
+"""Hooks into sampling, with the event names and keyword arguments of RLlib.
 
 An event that is not overridden has no listeners, so the sampling loop neither calls nor prepares anything for it.
 """
@@ -23,13 +23,13 @@ EVENTS = (
 
 Listener = Callable[..., Any]
 
-# RLlib's own base class defines every event as a no-op. It is recognised by name, as Ray is not imported here.
+# RLlibCallback defines every event as a no-op. It is recognised by name, as Ray is not imported here.
 _RLLIB_BASE = ("ray.rllib.callbacks.callbacks", "RLlibCallback")
 
 
 @public("fastmarl")
 class Callbacks:
-    """Base class with all events as no-ops; override those that you need.
+    """Base class with all events as no-ops; override the ones you need.
 
     All arguments are passed by keyword, and more may be added later: end your signature with `**kwargs` and name only
     the ones you use. One object is created per runner, so attributes of `self` last as long as the runner.
@@ -42,7 +42,7 @@ class Callbacks:
 
         Args:
             env_runner: The `MultiAgentEnvRunner`.
-            metrics_logger: Its `metrics`, a `MetricsLogger`.
+            metrics_logger: The `MetricsLogger` of the runner (its attribute `metrics`).
             env: All environments; `env.envs` lists them.
             env_context: The `env_config` that they were created from.
         """
@@ -58,15 +58,15 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ) -> None:
-        """Called when an empty episode was created for an environment that is not reset yet.
+        """Called when an empty episode was created for an environment that has not been reset yet.
 
         Args:
             episode: The episode, a `MultiAgentEpisode`.
             env_runner: The `MultiAgentEnvRunner`.
-            metrics_logger: Its `metrics`, a `MetricsLogger`.
+            metrics_logger: The `MetricsLogger` of the runner (its attribute `metrics`).
             env: All environments; `env.envs` lists them.
-            rl_module: Its `module`, a `MultiRLModule`.
-            env_index: Index of the episode's environment in `env.envs`.
+            rl_module: The `MultiRLModule` of the runner (its attribute `module`).
+            env_index: Index of the environment in `env.envs`.
         """
 
     def on_episode_start(
@@ -80,9 +80,9 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ) -> None:
-        """Called after environment `env_index` was reset; `episode` holds its first observations.
+        """Called after environment `env_index` was reset; `episode` contains its first observations.
 
-        `env_runner`, `metrics_logger`, `env` and `rl_module` are those of `on_episode_created()`.
+        `env_runner`, `metrics_logger`, `env` and `rl_module` are as in `on_episode_created()`.
         """
 
     def on_episode_step(
@@ -96,9 +96,9 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ) -> None:
-        """Called after environment `env_index` was stepped; `episode` holds the outcome.
+        """Called after environment `env_index` was stepped; `episode` contains the result.
 
-        `env_runner`, `metrics_logger`, `env` and `rl_module` are those of `on_episode_created()`.
+        `env_runner`, `metrics_logger`, `env` and `rl_module` are as in `on_episode_created()`.
         """
 
     def on_episode_end(
@@ -115,15 +115,15 @@ class Callbacks:
     ) -> None:
         """Called when the episode of environment `env_index` is over.
 
-        `episode` is its last chunk; `prev_episode_chunks` lists those that earlier `sample()` calls returned, as far as
-        they belong to the episode's last 100,000 env steps. `env_runner`, `metrics_logger`, `env` and `rl_module` are
-        those of `on_episode_created()`.
+        `episode` is its last chunk; `prev_episode_chunks` lists the earlier chunks returned by `sample()`, limited to
+        the last 100,000 env steps of the episode. `env_runner`, `metrics_logger`, `env` and `rl_module` are as in
+        `on_episode_created()`.
         """
 
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: list, **kwargs: Any) -> None:
         """Called when `sample()` is about to return `samples`, a list of episodes.
 
-        `env_runner` and `metrics_logger` are those of `on_episode_created()`.
+        `env_runner` and `metrics_logger` are as in `on_episode_created()`.
         """
 
 
@@ -135,20 +135,20 @@ ARGUMENTS = {  # event -> its keyword arguments
 def listeners(
     callbacks_class: Any, functions: Mapping[str, Any], arguments: Mapping[str, Sequence[str]] = ARGUMENTS
 ) -> dict[str, tuple[Listener, ...]]:
-    """Instantiate the callback classes, and collect the listeners of each event.
+    """Instantiate the callback classes and collect the listeners of each event.
 
     Args:
         callbacks_class: None, a class (or a function that makes the object), or a list of these; each is called once.
         functions: Event name -> None, a callable, or a list of callables.
-        arguments: The events, each with the keyword arguments that it is called with.
+        arguments: Event name -> keyword arguments with which it is called.
 
     Returns:
-        Every event -> bound callables in calling order: classes first, then functions, each in the order
-        given. Classes need not derive from `Callbacks`; RLlib's `RLlibCallback` and its subclasses work.
+        Event name -> bound callables in calling order: classes first, then functions, each in the order given. Classes
+        need not derive from `Callbacks`; `RLlibCallback` and its subclasses work.
 
     Raises:
-        ConfigError: If the name of an event, or of a method of a class, is unknown, or something does not accept the
-            events' arguments.
+        ConfigError: If an event name or a method of a class is unknown, or a callable does not accept the arguments of
+            its event.
     """
     objects = [_instantiate(cls) for cls in _as_list(callbacks_class)]
     for obj in objects:
@@ -180,7 +180,7 @@ def _instantiate(callbacks_class: Any) -> Any:
 
 
 def _check_methods(obj: Any, events: Collection[str]) -> None:
-    """Raise ConfigError for methods named like events that are neither ours nor among RLlib's other events."""
+    """Raise ConfigError for methods named like events that neither fastmarl nor RLlib defines."""
     known = {*events, *(name for cls in type(obj).__mro__ if _is_rllib_base(cls) for name in vars(cls))}
     for name in dir(obj):
         if name.startswith("on_") and name not in known and callable(inspect.getattr_static(obj, name, None)):
@@ -203,7 +203,7 @@ def _checked(event: str, function: Any, arguments: Sequence[str]) -> Listener:
 
 
 def _overrides(obj: Any, event: str) -> bool:
-    """Return True if `obj` handles `event`, that is, if its nearest definition is not a base class's no-op."""
+    """Return True if `obj` handles `event`: its most derived definition is not the no-op of a base class."""
     if event in getattr(obj, "__dict__", ()):
         return True
     for cls in type(obj).__mro__:

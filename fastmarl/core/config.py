@@ -1,4 +1,4 @@
-"""The options of a runner, under RLlib's names; they are checked once, when the config is created."""
+"""Options of a runner, named as in RLlib and checked once, when the config is created."""
 
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -43,7 +43,7 @@ IN_OUTPUT_CONFIG = ("compression", "columns", "next_obs", "max_queue_size", "tim
 AUTO = "auto"
 OF_EVALUATION = 1_000_000  # added to worker_index, beyond all training runners; RLlib adds it to the seed
 OF_AUTO = ("train_batch_size_per_learner", "num_learners")
-RENAMED = {  # option of 0.1.0 -> its name today, for files that hold options
+RENAMED = {  # option of 0.1.0 -> current name, for files that store options
     "keep_dtype": "keep_float64",
     "lean_inference": "native_inference",
     "post_death": "late_rewards",
@@ -57,42 +57,43 @@ OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dyn
 class EnvRunnerConfig:
     """Options of a `MultiAgentEnvRunner`.
 
-    An unknown option raises a TypeError, a bad value a ConfigError that names option, value and what is allowed.
+    Raises a TypeError for an unknown option, and a ConfigError with option, value and allowed values for a bad value.
     """
 
     env: Any
-    """A class, a callable `(env_config) -> env`, or a name: one registered with `register_env` or Tune, or a path like
-    `"mpe2.simple_spread_v3"` or `"my_module:MyEnv"`."""
+    """A class, a callable `(env_config) -> env`, or a name: one registered with `register_env` or Tune, or a path such
+    as `"mpe2.simple_spread_v3"` or `"my_module:MyEnv"`."""
     env_config: Mapping[str, Any] = field(default_factory=dict)
     """Passed to `env` as a dict with the attributes `worker_index`, `vector_index`, `num_workers` (`num_env_runners`),
-    `remote` (True in a worker process) and `recreated_worker` (True if `incarnation` > 0), and with RLlib's methods
-    `copy_with_overrides()` and `set_defaults()`. Gymnasium's and PettingZoo's classes get it as keyword arguments."""
+    `remote` (True in a worker process) and `recreated_worker` (True if `incarnation` > 0), and with the RLlib methods
+    `copy_with_overrides()` and `set_defaults()`. Gymnasium and PettingZoo classes receive it as keyword arguments."""
     num_envs_per_env_runner: int = 1
-    """Number of envs of the runner."""
+    """Number of envs per runner."""
     gym_env_vectorize_mode: str = "sync"
-    """"sync": envs are stepped one after the other in this process. "async": they are stepped in parallel in worker
-    processes, with the same results; see docs/parallel.md."""
+    """"sync": envs are stepped sequentially in this process. "async": they are stepped in parallel in worker processes,
+    with identical results; see docs/scaling.md."""
     num_env_workers: int = 0
-    """Worker processes of "async", each with adjacent envs. 0: one per core, but at most one per env."""
+    """Number of worker processes in "async" mode, each with adjacent envs. 0: one per core, but at most one per env."""
     worker_num_splits: int = 1
-    """Number of splits of the envs that take turns: while one is stepped, actions are computed for another (double
-    buffering, with 2). Batches of envs are stepped in another thread meanwhile; with single envs, "sync" does the same
-    sequentially, with equal results. See docs/parallel.md."""
+    """Number of splits of the envs that alternate: while one is stepped, actions are computed for the next (double
+    buffering, with 2). Meanwhile, batched envs are stepped in a separate thread; with single envs, "sync" does the same
+    sequentially, with equal results. See docs/scaling.md."""
     env_batch_size: int | None = None
-    """In "async" mode, continue with the first envs that are ready, once this many are; for envs of unequal speed. The
-    selection is not reproducible. None: wait for all envs (of a split)."""
+    """In "async" mode, continue as soon as this many envs are ready; for envs of unequal speed. The selection is not
+    reproducible. None: wait for all envs (of a split)."""
     env_worker_start_method: str = "spawn"
-    """How workers are started: "spawn" (a fresh Python that imports the env's creator) or "fork" (at once, with a copy
-    of this process's memory; not after CUDA was used, or with threads that hold locks)."""
+    """How workers are started: "spawn" (a fresh Python process that imports the env creator) or "fork" (faster, with a
+    copy of this process; not after CUDA was used, or with threads that hold locks)."""
     step_timeout_s: float = 300.0
-    """Seconds that a worker may take to step or reset its envs once. After that it is ended, and the call fails."""
+    """Timeout in seconds for a worker to step or reset its envs once. A worker that exceeds it is terminated, and the
+    call fails."""
     restart_failed_sub_environments: bool = False
-    """If True, an env that raises an error, or whose worker ends or times out, is rebuilt; otherwise `sample()` raises
-    an error. See docs/parallel.md."""
+    """If True, rebuild an env that raises an error, or whose worker dies or times out; otherwise `sample()` raises an
+    error. See docs/scaling.md."""
     failed_episodes: str = "truncate"
-    """Episode of a failed env: "truncate" it at the last completed step, or "discard" it."""
+    """What to do with the episode of a failed env: "truncate" it at the last completed step, or "discard" it."""
     max_restarts: int = 3
-    """Consecutive restarts of one env without a successful step before its error is raised."""
+    """Consecutive restarts of an env without a successful step before its error is raised."""
     disable_env_checking: bool = False
     """Skip the detailed checks of the first reset() and step() of each env."""
 
@@ -100,110 +101,113 @@ class EnvRunnerConfig:
     """Module ids (a collection), or module id -> RLModuleSpec, torch.nn.Module or None (the default network).
     None: one module, "default_policy"."""
     policy_mapping_fn: Callable[..., str] | None = None
-    """`(agent_id, episode) -> module id`, called once per agent and episode. None: all agents use the only module."""
+    """`(agent_id, episode) -> module id`, called once per agent and episode. None: all agents use the single module."""
     policies_to_train: Collection[str] | Callable[..., bool] | None = None
     """Module ids, or `(module_id, batch or None) -> bool`, that select the modules to train. None: all."""
     return_only_policies_to_train: bool = False
-    """If True, `sample()` omits the agents of modules that are not trained. Metrics still include them."""
+    """If True, `sample()` omits agents whose modules are not trained. Metrics still include them."""
     rl_module_spec: Any = None
-    """RLModuleSpec of modules for which `policies` has none, or a MultiRLModuleSpec with one for some of them."""
+    """RLModuleSpec of modules without one in `policies`, or a MultiRLModuleSpec with specs for some of them."""
     model_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of the default networks, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none.
     An error if there is no such module."""
     env_to_module_connector: Any = None
     """Converts observations to module inputs, see docs/connectors.md: a `fastmarl.connectors.EnvToModuleConnector`, a
-    list of them, or a function `(env, spaces, device)` that returns these for a module; or a dict of these by module
-    id."""
+    list of them, a function `(env, spaces, device)` that returns these for a module, or a dict of module id -> any of
+    these."""
     module_to_env_connector: Any = None
-    """Changes modules' outputs and actions: one or several `fastmarl.connectors.ModuleToEnvConnector`, in the forms of
-    `env_to_module_connector`; a function is called as `(env, spaces)`. They work on the recorded actions, unless
-    `GetActions` and `NormalizeAndClipActions` among them mark where these are made."""
+    """Transforms module outputs and actions: one or several `fastmarl.connectors.ModuleToEnvConnector`, in the same
+    forms as `env_to_module_connector`; a function is called as `(env, spaces)`. They modify the recorded actions,
+    unless `GetActions` and `NormalizeAndClipActions` are in the list and mark where these are computed."""
     reward_scale: float = 1.0
-    """Factor applied to rewards before they are recorded; metrics report returns of the original rewards."""
+    """Factor applied to rewards before they are recorded; metrics report returns computed from the original rewards."""
     clip_rewards: bool | float | tuple[float, float] | None = None
-    """Applied next. True: record only the sign; a number c: clip to -c .. c; a pair: clip to these bounds."""
+    """Applied after `reward_scale`. True: record only the sign; a number c: clip to [-c, c]; a pair: clip to these
+    bounds."""
     device: str = "cpu"
-    """Device of the modules: "cpu", "cuda" (or "cuda:1"), or "auto", which is a GPU if there is one."""
+    """Device of the modules: "cpu", "cuda" (or "cuda:1"), or "auto" (a GPU if available)."""
     num_gpus_per_env_runner: float = 0
-    """Above 0: modules run on a GPU, even if `device` is "cpu". With a fraction f, 1 / f runners share each GPU but not
-    its memory: of several visible ones, runner `worker_index` gets number (worker_index - 1) * f, rounded down."""
+    """Above 0: run modules on a GPU, even if `device` is "cpu". With a fraction f, 1 / f runners share each GPU but not
+    its memory: with several visible GPUs, runner `worker_index` uses index (worker_index - 1) * f, rounded down."""
     cuda_graphs: bool = True
-    """On a GPU, launch the forward passes of all modules that allow it as one CUDA graph, see docs/inference.md."""
+    """On a GPU, launch the forward passes of all supported modules as a single CUDA graph, see docs/inference.md."""
     inference_dtype: str = "float32"
-    """"bfloat16": used by torch's autocast in forward passes for acting. Weights and data keep their dtypes."""
+    """"bfloat16": run forward passes for acting under torch.autocast. Dtypes of weights and data do not change."""
     torch_compile_worker: bool = False
-    """Compile the forward methods of modules that native inference does not run with `torch.compile`."""
+    """Compile the forward methods of modules not run by native inference with `torch.compile`."""
     torch_compile_worker_dynamo_backend: str = "inductor"
     """`backend` of `torch.compile`."""
     torch_compile_worker_dynamo_mode: str | None = None
     """`mode` of `torch.compile`."""
     native_inference: bool = True
-    """On the CPU, replace torch by compiled code in the forward passes of default networks if results are equal up to
-    rounding, see docs/inference.md. False: torch runs all modules."""
+    """On the CPU, run the forward passes of default networks in compiled code instead of torch if results are equal up
+    to rounding, see docs/inference.md. False: torch runs all modules."""
     num_threads: int | None = None
-    """Number of threads for compiled forward passes of many rows; results do not depend on it. None: the cores that
-    this process may use, at most 8; in a worker process of a group, its share of them."""
+    """Number of threads for compiled forward passes over many rows; results do not depend on it. None: the cores
+    available to this process, at most 8; in a worker process of a group, its share of them."""
     explore: bool = True
-    """Sample actions in a sample() call without `explore`; False: take the most likely ones."""
+    """Sample actions in a sample() call without `explore`; False: choose the most likely actions."""
     normalize_actions: bool = True
-    """Modules act in [-1, 1]; bounded Box actions are scaled to the space's bounds for the env."""
+    """Modules act in [-1, 1]; bounded Box actions are scaled to the bounds of the space for the env."""
     clip_actions: bool = False
-    """Without normalize_actions: clip Box actions to the space's bounds for the env."""
+    """Without normalize_actions: clip Box actions to the bounds of the space for the env."""
 
     rollout_fragment_length: int | str = 200
-    """Env steps (or agent steps) of each env in one sample() call without a number. "auto": each env's share of
-    `train_batch_size_per_learner`, see `get_rollout_fragment_length()`."""
+    """Env steps (or agent steps) per env in a sample() call without a number. "auto": the share of
+    `train_batch_size_per_learner` per env, see `get_rollout_fragment_length()`."""
     train_batch_size_per_learner: int = 4000
-    """With rollout_fragment_length="auto": total steps of one such call on `num_env_runners` runners, per learner."""
+    """With rollout_fragment_length="auto": total steps of such a call across `num_env_runners` runners, per learner."""
     num_learners: int = 0
-    """With rollout_fragment_length="auto": number of learners that the batches are for; 0 counts as one."""
+    """With rollout_fragment_length="auto": number of learners that consume the batches; 0 counts as one."""
     batch_mode: str = "truncate_episodes"
-    """"complete_episodes": a sample() call without a number returns one whole episode of each env instead."""
+    """"complete_episodes": a sample() call without a number returns one complete episode per env instead."""
     count_steps_by: str = "env_steps"
     """Unit of `rollout_fragment_length` and `num_timesteps`: "env_steps" or "agent_steps"."""
     keep_float64: bool = False
-    """Record float64 observations unchanged; otherwise as float32, which modules get in any case."""
+    """Record float64 observations unchanged; otherwise as float32, which modules receive in any case."""
     episodes_to_numpy: bool = True
-    """Always True: columns of episodes are arrays from the start. RLlib's runner returns lists with False."""
+    """Always True: columns of episodes are arrays from the start. With False, RLlib returns lists."""
     episode_lookback_horizon: int = 1
     """Env steps of history that a chunk of an episode carries over from the previous one."""
     record_env_state: bool = False
-    """Record the env's global state, `env.state()`, at every env step: see `MultiAgentEpisode.get_env_states()`."""
+    """Record the global state of the env, `env.state()`, at every env step: see
+    `MultiAgentEpisode.get_env_states()`."""
     late_rewards: str = "error"
-    """Effect of a reward for a finished agent: "error", "accumulate" (add it to the last transition, unless that was
-    already returned) or "drop". Rewards that reach no transition are counted in the metric `unattributed_reward`."""
+    """How to handle a reward for a finished agent: "error", "accumulate" (add it to the last transition, unless that
+    was already returned) or "drop". Rewards that reach no transition are counted in the metric
+    `unattributed_reward`."""
     respawn: bool = False
-    """If True, a finished agent that is observed again begins a new trajectory; otherwise this is an error."""
+    """If True, a finished agent that is observed again starts a new trajectory; otherwise this is an error."""
     record_actions: str | os.PathLike | None = None
-    """A folder for a record of all actions, from which `fastmarl.replay()` reproduces any episode; see docs/replay.md.
-    Every reset is then seeded, even without a `seed`. Several runners may share the folder."""
+    """Directory for a record of all actions, from which `fastmarl.replay()` reproduces any episode; see docs/replay.md.
+    Every reset is then seeded, even without a `seed`. Several runners may share the directory."""
 
     output: Any = None
-    """A folder to which everything that `sample()` returns is also written, as Parquet files; see docs/offline.md."""
+    """Directory to which everything that `sample()` returns is also written, as Parquet files; see docs/offline.md."""
     output_max_rows_per_file: int = 1_000_000
-    """Agent steps per file, after which a new one is begun."""
+    """Maximum number of agent steps per file."""
     output_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of `offline.ParquetWriter`: "compression", "columns", "next_obs", "max_queue_size", "timeout_s"."""
 
     seed: int | None = None
-    """Every reset of an env gets a seed derived from (seed, worker_index, incarnation, env index, number of the reset).
-    An episode can be reproduced from this `reset_seed` and its actions. None: envs are not seeded."""
+    """Every reset of an env gets a seed derived from (seed, worker_index, incarnation, env index, reset count). This
+    `reset_seed` and the actions reproduce an episode. None: envs are not seeded."""
     worker_index: int = 0
-    """Runners with equal seeds but different worker_index draw from different streams."""
+    """Runners with equal seeds but different worker_index use different random streams."""
     incarnation: int = 0
-    """How often the runner of this worker_index was rebuilt after it was lost. Each number has its own random streams,
-    so a rebuilt runner repeats no earlier episode."""
+    """How often the runner with this worker_index was rebuilt after it was lost. Each value has separate random
+    streams, so a rebuilt runner does not repeat earlier episodes."""
     in_evaluation: bool = False
-    """True for an evaluation runner, which draws from other streams than a training runner with the same seed."""
+    """True for an evaluation runner, which uses different random streams from a training runner with the same seed."""
     num_env_runners: int = 1
     """Number of runners that sample for one learner; set by the creator of a group. Modules that explore by a schedule
-    get as `t` the env steps that this runner has made in its life, times this number."""
+    receive as `t` the lifetime env steps of this runner, multiplied by this number."""
     metrics_num_episodes_for_smoothing: int = 100
-    """Number of last episodes that the means in `get_metrics()` cover."""
+    """Number of most recent episodes that the means in `get_metrics()` cover."""
     callbacks_class: Any = None
-    """A class with RLlib's `on_...` methods, or a list of such classes."""
+    """A class with the `on_...` methods of RLlib, or a list of such classes."""
     callbacks_on_environment_created: Any = None
-    """A function, or a list of functions, called as `Callbacks.on_environment_created()` is."""
+    """A function, or a list of functions, called like `Callbacks.on_environment_created()`."""
     callbacks_on_episode_created: Any = None
     """Functions for `on_episode_created()`."""
     callbacks_on_episode_start: Any = None
@@ -249,7 +253,7 @@ class EnvRunnerConfig:
         self._check_output()
         for name in (*AT_LEAST, "env_batch_size", "seed", "num_threads"):
             if (value := getattr(self, name)) is not None and value != AUTO:
-                object.__setattr__(self, name, int(value))  # NumPy's integers are integers, too
+                object.__setattr__(self, name, int(value))  # NumPy integers are accepted also
         self._check_effects()
 
     def _check(self, name: str, fits: bool, allowed: str) -> None:
@@ -257,7 +261,7 @@ class EnvRunnerConfig:
             raise ConfigError(f"{name} must be {allowed}, got {getattr(self, name)!r}")
 
     def _check_effects(self) -> None:
-        """Raise ConfigError for options that have no effect because of another one."""
+        """Raise ConfigError for options whose value has no effect given the other options."""
         if self.env_batch_size is not None and self.gym_env_vectorize_mode != "async":
             raise ConfigError('env_batch_size is for worker processes; set gym_env_vectorize_mode="async"')
         if self.worker_num_splits > self.num_envs_per_env_runner:
@@ -303,7 +307,7 @@ class EnvRunnerConfig:
 
     @property
     def stream_index(self) -> int:
-        """Index of the runner's random streams."""
+        """Index of the runner for random streams."""
         return self.worker_index + OF_EVALUATION * self.in_evaluation
 
     @property
@@ -328,22 +332,22 @@ class EnvRunnerConfig:
 
     @property
     def is_multi_agent(self) -> bool:
-        """True, for callbacks that query this as in RLlib."""
+        """True, for callbacks that query this attribute, as in RLlib."""
         return True
 
     @property
     def framework_str(self) -> str:
-        """The string "torch", for callbacks that query this as in RLlib."""
+        """The string "torch", for callbacks that query this attribute, as in RLlib."""
         return "torch"
 
     def get_rollout_fragment_length(self, worker_index: int | None = None) -> int:
-        """Return the number of steps of each env in one sample() call without a number.
+        """Return the number of steps per env in a sample() call without a number.
 
-        With "auto", this is `total_train_batch_size` divided by the number of envs of all runners, but at least 1. If
-        there is a remainder, the first runners make one more step in each env until it is used up.
+        With "auto", this is `total_train_batch_size` divided by the number of envs of all runners, but at least 1. Any
+        remainder is distributed as one additional step per env over the first runners.
 
         Args:
-            worker_index: Index of the runner, counted from 1 in a group; None for the config's.
+            worker_index: Index of the runner, counted from 1 in a group; None uses `self.worker_index`.
         """
         if not isinstance(self.rollout_fragment_length, str):
             return self.rollout_fragment_length
@@ -360,7 +364,7 @@ class EnvRunnerConfig:
         return bool(chosen(module_id, batch)) if callable(chosen) else module_id in chosen
 
     def module_id_for(self, agent_id: Hashable, episode: Any) -> str:
-        """Return the result of the mapping function for `agent_id` and `episode`, or the id of the only module."""
+        """Return the result of the mapping function for `agent_id` and `episode`, or the id of the single module."""
         if self.policy_mapping_fn is None:
             return next(iter(self.module_specs))
         return self.policy_mapping_fn(agent_id, episode)
@@ -374,5 +378,5 @@ SWITCHES = [option.name for option in fields(EnvRunnerConfig) if option.type is 
 
 
 def renamed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options from a file under today's names."""
+    """Return options read from a file under their current names."""
     return {RENAMED.get(name, name): value for name, value in options.items()}

@@ -1,4 +1,4 @@
-"""Sample in other processes while this one trains."""
+"""Sample in other processes while this process trains."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +34,7 @@ MakeBatch = Callable[[list[MultiAgentEpisode]], Any]
 
 @public("fastmarl.distributed")
 class BackgroundSampler(FleetOwner):
-    """Samples in processes of its own while this process trains.
+    """Samples in separate processes while this process trains.
 
     ```python
     with BackgroundSampler(config) as sampler:
@@ -45,33 +45,33 @@ class BackgroundSampler(FleetOwner):
     ```
 
     Each process has one runner; their `worker_index` starts at `config.worker_index` + 1. For each batch, every process
-    calls `sample()` once and passes the episodes to `make_batch`. Before each call it loads the newest weights.
+    calls `sample()` once and passes the episodes to `make_batch`. Before each call it loads the latest weights.
 
-    The version of the weights is the number of `set_weights()` calls. `next()` returns a batch only if the newest
-    version is at most `max_policy_lag` ahead of the version that sampled it. With 0, sampling starts when `next()`
-    is called, and the batches are bit-identical to those of runners in this process. Otherwise up to `max_policy_lag`
-    batches are sampled in advance; a batch that has become too old, because the version has risen more than once per
-    batch, is dropped and replaced. Sampling starts with the first `next()`.
+    The version of the weights is the number of `set_weights()` calls. `next()` returns a batch only if the latest
+    version is at most `max_policy_lag` ahead of the version that sampled it. With 0, sampling starts when `next()` is
+    called, and the batches are bit-identical to batches from runners in this process. Otherwise up to `max_policy_lag`
+    batches are sampled in advance; a batch that has become too old, because the version has increased more than once
+    per batch, is dropped and replaced. Sampling starts with the first `next()`.
 
     An error or an interrupt in one of its methods closes the sampler.
 
     Args:
         config: Config of the runners; `num_env_runners` is the number of processes unless it is set.
-        make_batch: Function episodes -> nested dict of arrays. It is called in the processes.
-        join: Joins the batches of several processes, a list in their order.
+        make_batch: Function episodes -> nested dict of arrays, called in the processes.
+        join: Function that joins the batches of several processes, given as a list in process order.
         processes: Number of processes, at least 1.
         max_policy_lag: See above; at least 0.
-        max_restarts: How often a process that has ended or timed out is replaced before it delivers a batch. Its
-            replacement has another `incarnation`, and so unused seeds.
-        start_method: "spawn" or "fork"; don't fork a process that has used CUDA.
+        max_restarts: Maximum number of times a process that has exited or timed out is replaced before it delivers a
+            batch. Its replacement has another `incarnation`, and thus unused seeds.
+        start_method: "spawn" or "fork"; do not fork a process that has used CUDA.
         timeout_s: Seconds that `next()` waits for a process, at least 0.001. Starting may take 300 s.
 
     Attributes:
         module: The modules, for training in this process.
 
     Raises:
-        ConfigError: If an option is invalid, or an object that the processes need can't be sent to them. Errors of a
-            runner's constructor are raised unchanged.
+        ConfigError: If an option is invalid, or an object required by the processes cannot be sent to them. Errors of
+            runner constructors are raised unchanged.
     """
 
     def __init__(
@@ -109,18 +109,18 @@ class BackgroundSampler(FleetOwner):
     def next(self, timeout_s: float | None = None) -> Any:
         """Return the next batch: one call of `sample()` in each process, joined.
 
-        The batch is the caller's own; the sampler never writes to it again.
+        The batch belongs to the caller; the sampler never writes to it again.
 
         Args:
-            timeout_s: Seconds to wait for each process; None uses the constructor's value.
+            timeout_s: Seconds to wait for each process; None uses the value given to the constructor.
 
         Raises:
-            SamplerProcessError, SamplerTimeoutError: If a process has ended or timed out, and is not replaced.
+            SamplerProcessError, SamplerTimeoutError: If a process has exited or timed out and is not replaced.
             RunnerStoppedError: If the sampler is closed.
-            RunnerBusyError: If another call is under way, in another thread or below a signal handler.
+            RunnerBusyError: If another call is running, in another thread or below a signal handler.
             ConfigError: If `timeout_s` is invalid. After this error and RunnerBusyError the sampler continues.
             Exception: Any error of an env, a module, a connector, a callback or `make_batch`. Its notes have the
-                traceback and the number of the process.
+                traceback and the index of the process.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         check_timeout("timeout_s", timeout_s)
@@ -149,15 +149,15 @@ class BackgroundSampler(FleetOwner):
         """Use these weights in all processes from their next call on.
 
         Args:
-            module: All modules, or the only module, or weights of some modules by module id, as `get_state()` returns
-                them; None uses `self.module`.
+            module: All modules, the only module, or a dict of module id -> weights as returned by `get_state()`,
+                possibly for some modules only; None uses `self.module`.
 
         Returns:
             The version of the weights, above 0; rows sampled with them have it as "weights_seq_no".
 
         Raises:
-            ConfigError: If the weights belong to other modules; nothing was changed.
-            RunnerBusyError: If a signal handler has called this within itself; the call under way continues.
+            ConfigError: If the weights belong to other modules; nothing is changed.
+            RunnerBusyError: If a signal handler called this recursively; the running call continues.
             RunnerStoppedError: If the sampler is closed.
         """
         weights = dict(weights_by_module(self.module, self.module if module is None else module))
@@ -167,11 +167,11 @@ class BackgroundSampler(FleetOwner):
             return self._fleet.weights.publish(weights)
 
     def get_metrics(self) -> dict[str, Any]:
-        """Return the metrics of all processes together, in the format of `MultiAgentEnvRunner.get_metrics()`.
+        """Return the combined metrics of all processes, in the format of `MultiAgentEnvRunner.get_metrics()`.
 
-        Only batches that `next()` has used or dropped count. "weights_seq_no" belongs to the last batch. Counts and
-        sums are added; means cover everything that was counted, those of episodes the last
-        `metrics_num_episodes_for_smoothing` of all processes.
+        Only batches used or dropped by `next()` count. "weights_seq_no" belongs to the last batch. Counts and sums are
+        added; means cover everything counted, and episode means the last `metrics_num_episodes_for_smoothing` episodes
+        of all processes.
 
         Since the last report, there are also "num_batches_dropped" (too old), "num_sampler_restarts" (replaced
         processes) and "seconds_waited" (in `next()`).
@@ -188,24 +188,24 @@ class BackgroundSampler(FleetOwner):
 
     @property
     def connector_states(self) -> list[dict[str, Any]]:
-        """The state of each process's connectors at its last batch, as `runner.env_to_module.get_state()` returns it.
+        """Connector states of each process at its last batch, as returned by `runner.env_to_module.get_state()`.
 
-        A runner's `env_to_module.merge_states()` merges them into one.
+        Merge them with `env_to_module.merge_states()` of a runner.
         """
         return list(self._connector_states)
 
     def close(self) -> None:
-        """End all processes; raises the first error of an env's close(). Closing twice is allowed.
+        """End all processes; raises the first error from closing envs. Closing twice is allowed.
 
         A process that is sampling gets a short time to finish before it is killed.
         """
         if not self._is_over:
             self._close("close()")
 
-    # Batches of one process.
+    # Batches of a single process.
 
     def _fresh(self, runner: RemoteRunner) -> HostReport:
-        """Return the runner's next batch that is not too old. If the runner is lost, its replacement delivers."""
+        """Return the next batch of the runner that is not too old. If the runner is lost, its replacement delivers."""
         while True:
             report = self._taken(runner)
             self._metrics.merge(report.increment)
@@ -214,7 +214,7 @@ class BackgroundSampler(FleetOwner):
             self._num_batches_dropped += 1
 
     def _taken(self, runner: RemoteRunner) -> HostReport:
-        """Return the runner's next batch, even if it is old."""
+        """Return the next batch of the runner, even if it is old."""
         while (arrival := self._fleet.arrivals.take(lambda each: each.runner is runner)) is None:
             self._check_open()  # a signal handler may have closed it
             self._fleet.feed([runner], Request(), max(1, self._max_policy_lag))

@@ -1,4 +1,4 @@
-"""Pending calls with their deadlines, and results that arrived but were not returned yet."""
+"""Pending calls with their deadlines, and results received but not returned yet."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -15,17 +15,17 @@ Wait = Callable[[Sequence[Any], int, float], Sequence[Any]]
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One call of a runner.
+    """A single call of a runner.
 
     Attributes:
         number: Consecutive number of the call, over all runners.
-        runner: The runner that is called.
+        runner: The runner being called.
         method: Method of its host.
-        timeout_s: Seconds that the runner has for it, from the end of its previous call.
+        timeout_s: Time limit of the call in seconds, from the end of the previous call of the runner.
         reference: Reference to the result.
-        is_open: Whether neither the result nor an error has arrived.
-        is_done: Whether `value` is the result.
-        error: The error that the call raised, if any. A call that is neither open nor done and has no error is lost.
+        is_open: True if neither the result nor an error has arrived.
+        is_done: True if `value` is the result.
+        error: The error raised by the call, if any. A call that is neither open nor done and has no error is lost.
     """
 
     number: int
@@ -53,17 +53,17 @@ class CallsInFlight:
     leaves the object intact.
 
     Args:
-        wait: `(references, num_returns, timeout_s) -> those that are ready`, like `ray.wait()`.
+        wait: `(references, num_returns, timeout_s) -> ready references`, like `ray.wait()`.
     """
 
     def __init__(self, wait: Wait):
         self._wait = wait
         self._of_runner: dict[Any, dict[Call, None]] = {}  # oldest first
-        self._since: dict[Any, float] = {}  # by runner, when the time of its oldest call started
+        self._since: dict[Any, float] = {}  # runner -> start time of its oldest call
         self._checked_at = monotonic()
 
     def add(self, call: Call) -> None:
-        """Add a call that was made."""
+        """Add a new call."""
         own = self._of_runner.get(call.runner)
         if not own:
             self._since[call.runner] = monotonic()
@@ -71,12 +71,12 @@ class CallsInFlight:
         own[call] = None
 
     def remove(self, call: Call) -> None:
-        """Remove a call whose result was taken; the time of the runner's next call starts now."""
+        """Remove a call whose result was taken; the time of the next call of the runner starts now."""
         self._since[call.runner] = monotonic()
         del self._of_runner[call.runner][call]
 
     def remove_all_of(self, runner: Any) -> list[Call]:
-        """Remove and return all calls of a runner that is lost."""
+        """Remove and return all calls of a lost runner."""
         own = self._of_runner.pop(runner, {})
         self._since.pop(runner, None)
         return list(own)
@@ -103,14 +103,14 @@ class CallsInFlight:
         return sorted((calls[each] for each in found), key=_number_of)
 
     def restart_timeouts(self, method: str, timeout_s: float) -> None:
-        """Restart the time of all calls of this method, with a new limit."""
+        """Restart the timeouts of all calls of this method, with a new limit."""
         for runner, own in self._of_runner.items():
             for call in own:
                 if call.method == method:
                     self._since[runner], call.timeout_s = monotonic(), timeout_s
 
     def overdue(self, is_idle: bool) -> list[Call]:
-        """Return the oldest calls of runners that have timed out. Unless `is_idle`, it checks once a second only."""
+        """Return the oldest calls of timed-out runners. Unless `is_idle`, it checks only once per second."""
         now = monotonic()
         if not is_idle and now - self._checked_at < OVERDUE_CHECKED_EVERY_S:
             return []
@@ -129,7 +129,7 @@ class Arrival:
 
     Attributes:
         number: Number of the call.
-        runner: The runner that was called.
+        runner: The called runner.
         came: The report with the batch, or an error.
     """
 
@@ -139,7 +139,7 @@ class Arrival:
 
 
 class Arrivals:
-    """A queue of arrivals that knows how many it holds from each runner."""
+    """A queue of arrivals that counts them per runner."""
 
     def __init__(self) -> None:
         self._queue: deque[Arrival] = deque()
@@ -156,7 +156,7 @@ class Arrivals:
         self._queue.append(arrival)
 
     def take(self, is_wanted: Callable[[Arrival], bool] = lambda arrival: True) -> Arrival | None:
-        """Remove and return the oldest arrival that `is_wanted` accepts, or None."""
+        """Remove and return the oldest arrival accepted by `is_wanted`, or None."""
         found = next(filter(is_wanted, self._queue), None)
         if found is not None:
             self._queue.remove(found)
@@ -164,7 +164,7 @@ class Arrivals:
         return found
 
     def take_error(self, runner: RemoteRunner | None = None) -> Exception | None:
-        """Remove and return the oldest error, of one runner or of any; None if there is none."""
+        """Remove and return the oldest error of the given or any runner; None if there is none."""
         found = self.take(lambda each: isinstance(each.came, Exception) and runner in (None, each.runner))
         return None if found is None else found.came  # type: ignore[return-value]
 
@@ -176,5 +176,5 @@ class Arrivals:
         return [(each.runner, each.came) for each in queue if isinstance(each.came, HostReport)]
 
     def recount(self) -> None:
-        """Restore the counts after an interrupt, which may have come between an arrival and its count."""
+        """Restore the counts after an interrupt, which may have happened between an arrival and its count."""
         self._counts = Counter(each.runner for each in self._queue)

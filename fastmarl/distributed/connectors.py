@@ -1,4 +1,4 @@
-"""Share the state of connectors between all runners."""
+"""Share connector states between all runners."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,13 +7,13 @@ from fastmarl.distributed.fleet import Fleet, raise_first
 
 
 def synchronise(fleet: Fleet) -> None:
-    """Merge the connectors of all runners; see `EnvRunnerGroup.sync_connectors()`."""
+    """Merge the connector states of all runners; see `EnvRunnerGroup.sync_connectors()`."""
     reported = fleet.ask(fleet.ready(), "get_connectors")
     give_merged(fleet, [reported.get(runner.index, runner.connectors) for runner in fleet.runners])
 
 
 def give_merged(fleet: Fleet, states: Iterable[dict[str, Any]]) -> None:
-    """Merge these states, if there are any, and give the result to all runners."""
+    """Merge these states, if there are any, and send the result to all runners."""
     known = [state for state in states if state]
     if known:
         _give(fleet, fleet.ask_one("merge_connectors", known))
@@ -23,10 +23,10 @@ def _give(fleet: Fleet, state: dict[str, Any]) -> None:
     reference = fleet.actors.put(state)
     calls = []
     for runner in fleet.runners:
-        if runner.is_lost:  # its counts are in there, and must not be added again
+        if runner.is_lost:  # its counts are included and must not be added again
             runner.connectors = state
             continue
-        calls.append(fleet.call(runner, "set_connectors", reference))  # a runner that is starting takes it afterwards
+        calls.append(fleet.call(runner, "set_connectors", reference))  # a starting runner takes it afterwards
         runner.keep_connectors(state, calls[-1].number)
     fleet.answers([call for call in calls if call.runner.is_ready])
     raise_first(calls)

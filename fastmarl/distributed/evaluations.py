@@ -1,4 +1,4 @@
-"""Evaluate in several runners together."""
+"""Evaluate jointly in several runners."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -25,7 +25,7 @@ def evaluate_in(
     numbers = _seeds(fleet, config, num_episodes) if seeds is None else list(seeds)
     shares = _shares(num_episodes, max(1, fleet.num_ready))
     done: dict[range, Evaluation] = {}
-    while left := [share for share in shares if share not in done]:  # lost runners have not played theirs
+    while left := [share for share in shares if share not in done]:  # lost runners have not played their episodes
         calls = {}
         for share, runner in zip(left, fleet.ready(), strict=False):
             of_share = None if numbers is None else [numbers[k] for k in share]

@@ -1,4 +1,4 @@
-"""Call runners and replace those that are lost."""
+"""Call runners and replace lost ones."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -21,30 +21,30 @@ from fastmarl.distributed.weights import NewestWeights
 
 T = TypeVar("T")
 
-LOOKS_EVERY_S = 1.0  # seconds between looks for runners that have timed out
+LOOKS_EVERY_S = 1.0  # seconds between checks for timed-out runners
 NO_LIMIT = -1
 COUNTED = ("num_samples_dropped", "num_env_runner_restarts")
 DURING = {"start": "making its runner", "sample": "sampling", "stop": "closing its envs"}
 
 
 class Fleet:
-    """Calls runners, takes their results, and replaces runners that are lost.
+    """Calls runners, takes their results, and replaces lost runners.
 
     Args:
         actors: The transport.
         config, make_batch: Passed to the runners.
-        max_restarts: How often a runner is replaced before it delivers a batch, or NO_LIMIT.
-        sample_timeout_s: Seconds that a runner has for a call.
-        start_timeout_s: Seconds that a runner has to start.
+        max_restarts: Maximum number of replacements of a runner before it delivers a batch, or NO_LIMIT.
+        sample_timeout_s: Time limit of a call in seconds.
+        start_timeout_s: Time limit for starting a runner in seconds.
 
     Attributes:
         runners: All runners, by index.
         calls: Calls whose results have not been taken.
         available: Runners that may have room for more calls of sample().
-        arrivals: Batches and errors that have arrived but were not returned yet.
+        arrivals: Batches and errors received but not returned yet.
         new: Counts since the last report, named in `COUNTED`.
-        weights: The newest weights.
-        num_configured: The number of runners in the config of new runners.
+        weights: The latest weights.
+        num_configured: Number of runners in the config of new runners.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Fleet:
         self.new = dict.fromkeys(COUNTED, 0)
         self.weights = NewestWeights(actors)
         self._guard = CallGuard()
-        self._method = "the constructor"  # the method that collects, for errors
+        self._method = "the constructor"  # the collecting method, for errors
         self.num_configured = 1
         self._numbers = count()
-        self._incarnations: dict[int, int] = {}  # by index, of the next runner with it
+        self._incarnations: dict[int, int] = {}  # runner index -> incarnation of its next replacement
 
     # Calls of runners.
 
@@ -101,7 +101,7 @@ class Fleet:
             raise EnvRunnerLostError(None, "all env runners of the group are lost; make a new one")
 
     def ask(self, runners: Sequence[RemoteRunner], method: str, *args: Any) -> dict[int, Any]:
-        """Call a method of these runners and return their answers by index, without lost runners."""
+        """Call a method of these runners and return index -> answer, without lost runners."""
         calls = [self.call(runner, method, *args) for runner in runners]
         self.answers(calls)
         raise_first(calls)
@@ -114,10 +114,9 @@ class Fleet:
                 return answer
 
     def call(self, runner: RemoteRunner, method: str, *args: Any, timeout_s: float | None = None) -> Call:
-        """Call a method of a runner's host.
+        """Call a method of a runner host.
 
-        The call carries the newest weights if the runner has not been sent them. A runner that is starting gets them
-        later.
+        The call carries the latest weights if the runner has not been sent them. A starting runner gets them later.
         """
         weights, seq_no = self.weights.newest
         are_due = runner.is_ready and runner.sent_seq_no != seq_no
@@ -130,13 +129,13 @@ class Fleet:
         return call
 
     def feed(self, runners: Iterable[RemoteRunner], request: Request, in_flight: float) -> None:
-        """Call `sample()` until each runner has `in_flight` calls that are open or whose results were not returned."""
+        """Call `sample()` until each runner has `in_flight` calls that are open or have unreturned results."""
         for runner in runners:
             while runner.is_ready and self.calls.count_of(runner) + self.arrivals.count_of(runner) < in_flight:
                 self.call(runner, "sample", request)
 
     def answers(self, calls: Iterable[Call]) -> None:
-        """Wait until none of the calls is open."""
+        """Wait until no call is open."""
         waited = list(calls)
         while any(call.is_open for call in waited):
             self.collect()
@@ -150,10 +149,10 @@ class Fleet:
         self.answers([call for call in self.calls.calls() if call.runner in ready])
 
     def check_idle(self, method: str) -> None:
-        """Check that no call is under way, in another thread or in this one, and make this method the next.
+        """Check that no call is running, in this or another thread, and register this method as the current one.
 
         Raises:
-            RunnerBusyError: If a call is under way.
+            RunnerBusyError: If a call is running.
         """
         self._guard.check(method)
         self._method = method
@@ -163,16 +162,16 @@ class Fleet:
         return self._guard.run(method, function, arguments)
 
     def restart_timeouts(self, timeout_s: float) -> None:
-        """Restart the time of all calls of sample(), with a new limit."""
+        """Restart the timeouts of all calls of sample(), with a new limit."""
         self._sample_timeout_s = timeout_s
         self.calls.restart_timeouts("sample", timeout_s)
 
     def collect(self) -> None:
-        """Take the results that have arrived, waiting briefly if there are none; replace runners that are lost."""
+        """Take the results that have arrived, waiting briefly if there are none; replace lost runners."""
         self._guard.run(self._method, self.take_results, {})
 
     def take_results(self) -> None:
-        """Do the work of `collect()` within a call that `run()` guards."""
+        """Do the work of `collect()` within a call guarded by `run()`."""
         ready = self.calls.ready(min(LOOKS_EVERY_S, self._sample_timeout_s))
         for call in ready:
             if call.is_open:  # else its runner was lost just now
@@ -206,7 +205,7 @@ class Fleet:
         elif call.method == "sample":
             runner.keep(value, call.number)
             self.arrivals.add(Arrival(call.number, runner, value))
-            call.value = None  # the arrival has it
+            call.value = None  # stored in the arrival
 
     def _owned(self, value: Any) -> Any:
         if isinstance(value, HostReport):
@@ -214,7 +213,7 @@ class Fleet:
         return owned(value)
 
     def _raised(self, error: Exception, call: Call) -> Exception:
-        """Return the error that a call raised, with a note of where it was raised."""
+        """Return the error raised by a call, with a note of where it was raised."""
         runner = call.runner
         if isinstance(error, HostFailure):
             error = error.original(lambda last_line: self.actors.foreign(runner.index, last_line))
@@ -224,7 +223,7 @@ class Fleet:
         return error
 
     def _fail(self, call: Call, error: Exception) -> None:
-        """Handle an error that a call raised."""
+        """Handle an error raised by a call."""
         call.fail(error)
         call.runner.sent_seq_no = NOTHING_SENT  # perhaps because of the weights
         if call.method == "sample":
@@ -254,17 +253,17 @@ class Fleet:
         self.restart(runner, self._next_incarnation(runner.index), runner.state | self.env_steps_at(runner.t))
 
     def _give_up(self, runner: RemoteRunner, error: Exception) -> None:
-        """Don't replace a runner; the next call that samples raises the error."""
+        """Do not replace a runner; the next sampling call raises the error."""
         self.let_go(runner)
         self.arrivals.add(Arrival(next(self._numbers), runner, error))
 
     def let_go(self, runner: RemoteRunner) -> list[Call]:
-        """End a runner for good and return the calls that are lost."""
+        """End a runner permanently and return its lost calls."""
         runner.is_lost = True
         return self.end_actor(runner)
 
     def end_actor(self, runner: RemoteRunner) -> list[Call]:
-        """End the runner's actor and return the calls that are lost.
+        """End the actor of the runner and return its lost calls.
 
         Until another actor starts, the runner is neither ready nor lost and has no call; see `recover()`.
         """
@@ -277,7 +276,7 @@ class Fleet:
         return lost
 
     def close(self, runners: Sequence[RemoteRunner]) -> list[Call]:
-        """Close the runners' envs, wait briefly, and end the runners; returns the calls, which may have errors."""
+        """Close all envs, wait briefly, then terminate the runners; returns the calls, which may have errors."""
         calls: list[Call] = []
         end = monotonic() + CLOSE_TIMEOUT_S
         try:
@@ -292,13 +291,13 @@ class Fleet:
         return calls
 
     def end(self) -> None:
-        """End all runners at once."""
+        """Terminate all runners immediately."""
         self.actors.close()
         for runner in self.runners:
             self.let_go(runner)
 
     def recover(self) -> None:
-        """Repair the state that an interrupt (KeyboardInterrupt) of an earlier call may have left incomplete."""
+        """Repair state possibly left incomplete by an interrupt (KeyboardInterrupt) of an earlier call."""
         self.arrivals.recount()
         for runner in self.runners:
             is_half_replaced = runner.start is None and not runner.is_lost and not self.calls.count_of(runner)
@@ -316,7 +315,7 @@ class Fleet:
         return self._incarnations.get(index, self._config.incarnation)
 
     def unused_incarnations(self) -> list[int]:
-        """Return `unused_incarnation()` of every index that has ever been in use."""
+        """Return `unused_incarnation()` of every index ever used."""
         return [self.unused_incarnation(index) for index in range(1 + max(self._incarnations))]
 
     def _next_incarnation(self, index: int) -> int:
@@ -330,16 +329,16 @@ class Fleet:
 
     @property
     def num_in_config(self) -> int:
-        """`num_env_runners` in the config of the next runner that starts."""
+        """`num_env_runners` in the config of the next runner to start."""
         own = self._config.num_env_runners
         return self.num_configured if own == 1 else own
 
     def env_steps_at(self, t: int, runner: RemoteRunner | None = None) -> dict[str, int]:
-        """Return the part of the state of a runner, or of the next that starts, that lets schedules continue at `t`."""
+        """Return the part of the state of a runner, or of the next one to start, for continuing schedules at `t`."""
         return {ENV_STEPS: t // (self.num_in_config if runner is None else runner.num_env_runners)}
 
     def restart(self, runner: RemoteRunner, incarnation: int, state: dict[str, Any]) -> Call:
-        """Start a successor of a runner that has ended."""
+        """Start a successor of a runner that has exited."""
         runner.is_lost = False
         runner.incarnation = incarnation
         self.mark_used(runner.index, incarnation)
@@ -364,7 +363,7 @@ class Fleet:
         """Wait until all of these runners can be called.
 
         Raises:
-            Exception: The error of the first runner that can't start; later calls do not raise it again.
+            Exception: The error of the first runner that cannot start; later calls do not raise it again.
         """
         while any(runner.start is None and not runner.is_lost for runner in runners):
             self.collect()

@@ -40,31 +40,32 @@ class EnvRunnerGroup(FleetOwner):
             group.set_weights()
     ```
 
-    A runner's `worker_index` is its index, from 0, plus `config.worker_index` + 1; its seeds depend on it. `make_batch`
-    creates batches in the runners' processes. Each call of a runner carries the newest weights.
+    The `worker_index` of a runner is its index, from 0, plus `config.worker_index` + 1; its seeds depend on it.
+    `make_batch` creates batches in the runner processes. Each call of a runner carries the latest weights.
 
-    A runner whose process ends or times out is replaced while the others continue. Its replacement has the newest
-    weights, the state of its connectors at its last batch, and another `incarnation`, and so unused seeds. The next
-    call that samples raises the error of an env, a module or `make_batch`; the results of other runners are kept for
-    the calls after it.
+    A runner whose process exits or times out is replaced while the others continue. Its replacement has the latest
+    weights, the connector state at its last batch, and another `incarnation`, and thus unused seeds. Errors of an env,
+    a module or `make_batch` are raised by the next sampling call; the results of other runners are kept for later
+    calls.
 
     Args:
         config: Config of the runners.
         num_env_runners: Number of runners; 0 means one runner in this process, without Ray.
-        make_batch: `(episodes, module) -> nested dict of arrays`, with the runner's modules.
-        placement_strategy: "SPREAD" over the nodes of Ray's cluster, or "DEFAULT", which fills one node after another.
-        max_restarts: How often a runner is replaced before it delivers a batch; -1 means no limit.
-        sample_timeout_s: Seconds that a runner has for a call, from the end of its previous call.
-        start_timeout_s: Seconds that a runner has to be placed and created.
+        make_batch: `(episodes, module) -> nested dict of arrays`, with the modules of the runner.
+        placement_strategy: "SPREAD" over the nodes of the Ray cluster, or "DEFAULT", which fills one node after
+            another.
+        max_restarts: Maximum number of replacements of a runner before it delivers a batch; -1 means no limit.
+        sample_timeout_s: Time limit of a call in seconds, from the end of the previous call of the runner.
+        start_timeout_s: Time limit in seconds for placing and creating a runner.
         actor_options: Options of Ray actors, such as `num_cpus` (default 1), `resources` or `runtime_env`.
 
     Attributes:
         module: The modules, for training in this process.
 
     Raises:
-        ConfigError: If an option is invalid, or an object that the runners need can't be sent to them. Errors of a
-            runner's constructor are raised unchanged.
-        EnvRunnerLostError: If a runner's process has ended, or it was not ready in time.
+        ConfigError: If an option is invalid, or an object required by the runners cannot be sent to them. Errors of
+            runner constructors are raised unchanged.
+        EnvRunnerLostError: If the process of a runner has exited, or it was not ready in time.
     """
 
     def __init__(
@@ -129,17 +130,17 @@ class EnvRunnerGroup(FleetOwner):
 
     @property
     def num_env_runners(self) -> int:
-        """The number of runners in other processes, including those that are being replaced."""
+        """Number of runners in other processes, including runners being replaced."""
         return 0 if self._is_here else len(self._fleet.runners)
 
     @property
     def num_healthy_env_runners(self) -> int:
-        """The number of runners that are neither being replaced nor lost, as far as is known."""
+        """Number of runners neither being replaced nor lost, as far as known."""
         return self._fleet.num_ready
 
     @property
     def weights_seq_no(self) -> int:
-        """The number of the newest weights: how often `set_weights()` was called."""
+        """Number of the latest weights, which counts the calls of `set_weights()`."""
         return self._fleet.weights.newest[1]
 
     # Sampling.
@@ -153,22 +154,22 @@ class EnvRunnerGroup(FleetOwner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[SamplePart]:
-        """Call `sample()` of every runner once, with the newest weights.
+        """Call `sample()` of every runner once, with the latest weights.
 
-        `num_timesteps`, `num_episodes`, `explore`, `random_actions` and `force_reset` are those of
+        For `num_timesteps`, `num_episodes`, `explore`, `random_actions` and `force_reset`, see
         `MultiAgentEnvRunner.sample()`.
 
         Returns:
-            The parts, in the order of the runners. A runner that is being replaced has none; if no runner delivers, the
-            call waits for replaced ones. Results of earlier calls come first: parts of `sample_ready()` that were not
-            returned or, after an error, those of the other runners.
+            The parts, in runner order. A runner being replaced has no part; if no runner delivers, the call waits for
+            replacements. Results of earlier calls come first: unreturned parts of `sample_ready()` or, after an error,
+            parts of the other runners.
 
         Raises:
             EnvRunnerLostError: If a runner was replaced `max_restarts` times in a row. The others continue.
             RunnerStoppedError: If the group was stopped.
             ConfigError: If both numbers are given, or one is negative or not an integer.
             Exception: Any error of an env, a module, a connector, a callback or `make_batch`. Its notes have the
-                traceback and the runner's index.
+                traceback and the runner index.
         """
         self._begin("sample()")
         request = Request(num_timesteps, num_episodes, explore, random_actions, force_reset)
@@ -184,20 +185,20 @@ class EnvRunnerGroup(FleetOwner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> Iterator[SamplePart]:
-        """Yield parts of whichever runner is ready, without end.
+        """Yield parts from any ready runner, indefinitely.
 
-        When the next part is requested, the runner of the last one is called again, with the newest weights at that
+        When the next part is requested, the runner of the last one is called again, with the latest weights at that
         time.
 
-        You can leave the loop at any time: calls under way continue, and the next `sample_ready()` or `sample()`
-        returns their results. Other methods may be called within the loop.
+        You can leave the loop at any time: running calls continue, and the next `sample_ready()` or `sample()` returns
+        their results. Other methods may be called within the loop.
 
         `num_timesteps`, `num_episodes`, `explore`, `random_actions` and `force_reset` are passed to each call; see
         `MultiAgentEnvRunner.sample()`.
 
         Args:
-            in_flight: Calls that are queued at a runner, so that it doesn't wait for the learner; at least 1. The
-                weights of its results are up to this number of its own calls old. In this process it is always 1.
+            in_flight: Number of calls queued at a runner, so that it does not wait for the learner; at least 1. The
+                weights of its results are up to this number of calls of the runner old. In this process it is always 1.
 
         Raises:
             Exception: See `sample()`. The next `sample_ready()` continues with the remaining parts.
@@ -215,15 +216,15 @@ class EnvRunnerGroup(FleetOwner):
         The call does not wait, and any thread may call it at any time. All other methods are for one thread at a time.
 
         Args:
-            module: All modules, or the only module, or weights by module id, as `get_state()` returns them; None uses
-                `group.module`. All modules must be included.
+            module: All modules, the only module, or a dict of module id -> weights as returned by `get_state()`; None
+                uses `group.module`. All modules must be included.
 
         Returns:
             The number of the weights; parts and rows sampled with them have it as `weights_seq_no`.
 
         Raises:
-            ConfigError: If the weights belong to other modules; nothing was changed.
-            RunnerBusyError: If a signal handler has called this within itself; the call under way continues.
+            ConfigError: If the weights belong to other modules; nothing is changed.
+            RunnerBusyError: If a signal handler called this recursively; the running call continues.
             RunnerStoppedError: If the group was stopped.
         """
         self._check_open()
@@ -232,67 +233,67 @@ class EnvRunnerGroup(FleetOwner):
         return self._fleet.weights.publish(weights)
 
     def get_weights(self) -> dict[str, Any]:
-        """Return a copy of the newest weights: module id -> parameter name -> array."""
+        """Return a copy of the latest weights: module id -> parameter name -> array."""
         self._check_open()
         return self._fleet.weights.fetch()[0]
 
     # All runners.
 
     def foreach(self, function: Callable[..., Any], *args: Any) -> dict[int, Any]:
-        """Call `function(runner, *args)` in the runners' processes, after their earlier calls.
+        """Call `function(runner, *args)` in the runner processes, after their earlier calls.
 
         Args:
             function: The function to call.
-            args: Further arguments of it.
+            args: Further arguments of the function.
 
         Returns:
-            The results by the runners' indices, without runners that are being replaced or are lost meanwhile.
+            Dict of runner index -> result, without runners being replaced or lost meanwhile.
 
         Raises:
-            Exception: The first error of the function, with the runner's index as a note.
+            Exception: The first error of the function, with the runner index as a note.
         """
         self._begin("foreach()")
         return self._fleet.ask(self._fleet.ready(), "apply", function, args)
 
     def sync_connectors(self) -> None:
-        """Merge the state of the connectors of all runners and give it to all of them.
+        """Merge the connector states of all runners and send the result to all of them.
 
-        It waits until the runners have finished their earlier calls. If a runner is being replaced, its state at its
+        It waits until the runners have finished their earlier calls. If a runner is being replaced, its state as of its
         last batch is included.
         """
         self._begin("sync_connectors()")
         connectors.synchronise(self._fleet)
 
     def evaluate(self, num_episodes: int, *, seeds: Sequence[int] | None = None, explore: bool = False) -> Evaluation:
-        """Play whole episodes with the newest weights in all runners and summarise their returns.
+        """Play complete episodes with the latest weights in all runners and summarise their returns.
 
         See `fastmarl.evaluate()`. Training episodes continue afterwards as if there had been no evaluation.
 
-        The runners share the episodes evenly, and each has `sample_timeout_s` for its share. If a runner is lost, the
-        others play its share. Each runner uses its own connectors' state: call `sync_connectors()` before.
+        The episodes are divided evenly among the runners, and each runner has `sample_timeout_s` for its share. If a
+        runner is lost, the others play its share. Connector states may differ between runners: call `sync_connectors()`
+        before.
 
         Args:
-            num_episodes: At least 1.
-            seeds: One integer per episode, for its reset. None: a group with a seed uses the same seeds in each call,
-                for any number of runners; a group without one uses none.
-            explore: Sample actions, instead of taking the most likely ones.
+            num_episodes: Number of episodes, at least 1.
+            seeds: Reset seeds, one integer per episode. None: if the group has a seed, the same seeds in each call, for
+                any number of runners; otherwise no seeds.
+            explore: Sample actions instead of taking the most likely ones.
 
         Returns:
             The evaluation of all episodes.
 
         Raises:
             ConfigError: If a number is invalid.
-            Exception: Any error of a runner's `evaluate()`.
+            Exception: Any error of `evaluate()` in a runner.
         """
         self._begin("evaluate()")
         return evaluate_in(self._fleet, self._config, num_episodes, seeds, explore)
 
     def get_metrics(self) -> dict[str, Any]:
-        """Return the metrics of all runners together, in the format of `MultiAgentEnvRunner.get_metrics()`.
+        """Return the combined metrics of all runners, in the format of `MultiAgentEnvRunner.get_metrics()`.
 
-        Only parts that were returned count. "weights_seq_no" belongs to the last part. Counts and sums are added; means
-        cover everything that was counted, those of episodes the last `metrics_num_episodes_for_smoothing` of all
-        runners.
+        Only returned parts count. "weights_seq_no" belongs to the last part. Counts and sums are added; means cover
+        everything counted, and episode means the last `metrics_num_episodes_for_smoothing` episodes of all runners.
 
         Since the last report, there are also "num_samples_dropped" (calls of lost runners), "num_env_runner_restarts"
         and "seconds_waited" (in `sample()` and `sample_ready()`). "num_healthy_env_runners" is the current number.
@@ -302,20 +303,21 @@ class EnvRunnerGroup(FleetOwner):
     # Changing the number of runners.
 
     def resize(self, num_env_runners: int) -> None:
-        """Change the number of runners, and replace those that are lost.
+        """Change the number of runners, and replace lost ones.
 
-        Connectors are synchronised, including those of new runners. If the number falls, the last runners close their
-        envs and end; their samples are still returned. The call waits for new runners.
+        Connectors are synchronised, also in new runners. If the number decreases, the last runners close their envs and
+        end; their samples are still returned. The call waits for new runners.
 
-        Modules that explore by a schedule count with `config.num_env_runners`, which does not change in older runners.
+        Exploration schedules use `config.num_env_runners`, which does not change in older runners.
 
         Args:
-            num_env_runners: At least 1. A group with its runner in this process can't be resized.
+            num_env_runners: New number of runners, at least 1. A group with its runner in this process cannot be
+                resized.
 
         Raises:
             ConfigError: If the number is invalid.
-            Exception: The first error of an env's close(), or an error of `EnvRunnerGroup`. The group then has no new
-                runners, and lost ones stay lost.
+            Exception: The first error from closing envs, or an error of `EnvRunnerGroup`. The group then has no new
+                runners, and lost runners remain lost.
         """
         self._begin("resize()")
         check_integer("num_env_runners", num_env_runners, least=1)
@@ -327,28 +329,29 @@ class EnvRunnerGroup(FleetOwner):
     # State.
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the group: the newest weights, the counters, and each runner's state.
+        """Return the state of the group: the latest weights, the counters, and the state of each runner.
 
-        See `MultiAgentEnvRunner.get_state()`. `fastmarl.checkpoint.save_state()` writes it to a folder.
+        See `MultiAgentEnvRunner.get_state()`. `fastmarl.checkpoint.save_state()` writes it to a directory.
 
-        It waits until the runners have finished their earlier calls. Parts that were not returned are not included. A
-        runner that is being replaced is included as of its last batch.
+        It waits until the runners have finished their earlier calls. Unreturned parts are not included. A runner being
+        replaced is included as of its last batch.
         """
         self._begin("get_state()")
         return self._state.get()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state()` returned. Parts in flight, or not yet returned, are dropped.
+        """Restore a state returned by `get_state()`. Parts in flight or not yet returned are dropped.
 
-        If the number of runners is the same, each runner continues from the state of its index; a runner with another
-        incarnation is replaced for that. Otherwise all start with the merged state of all connectors. The number of the
-        weights is the saved one, or one above the group's if that is higher. `group.module` gets the weights, too.
+        If the number of runners is the same, each runner continues from the state of its index and is replaced if it
+        has another incarnation. Otherwise all runners start with the merged state of all connectors. The weights number
+        is the saved one, or one above the current number of the group if that is higher. `group.module` also gets the
+        weights.
 
         Args:
             state: The state.
 
         Raises:
-            ConfigError: If the state is invalid or belongs to other modules. Nothing was changed.
+            ConfigError: If the state is invalid or belongs to other modules. Nothing is changed.
         """
         self._begin("set_state()")
         self._state.set(state)
@@ -356,9 +359,9 @@ class EnvRunnerGroup(FleetOwner):
     # Stopping.
 
     def stop(self) -> None:
-        """End all runners; raises the first error of an env's close(). Stopping twice is allowed.
+        """End all runners; raises the first error from closing envs. Stopping twice is allowed.
 
-        A runner that is sampling gets a short time to finish before it is killed.
+        A sampling runner gets a short time to finish before it is killed.
         """
         if not self._is_over:
             self._fleet.check_idle("stop()")
@@ -376,11 +379,11 @@ class EnvRunnerGroup(FleetOwner):
         self._fleet.recover()
 
     def _check_usable(self, method: str) -> None:
-        """Check that the group is open and that no other call is under way.
+        """Check that the group is open and that no other call is running.
 
         Raises:
             RunnerStoppedError: If the group was stopped.
-            RunnerBusyError: If another call is under way.
+            RunnerBusyError: If another call is running.
         """
         self._check_open()
         self._fleet.check_idle(method)

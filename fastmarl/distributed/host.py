@@ -1,4 +1,4 @@
-"""The host of a runner in an actor, and the messages between it and its fleet."""
+"""The host of a runner in an actor, and its messages exchanged with the fleet."""
 
 import os
 import pickle
@@ -23,7 +23,7 @@ from fastmarl.runner.runner import MultiAgentEnvRunner, begin_increments, take_i
 
 MakeBatch = Callable[[list[MultiAgentEpisode], MultiRLModule], Any]
 ENV_STEPS = "num_env_steps_sampled_lifetime"
-OF_GROUP = ("rl_module", "weights_seq_no")  # components of a runner's state that the group stores once for all
+OF_GROUP = ("rl_module", "weights_seq_no")  # components of the runner state stored once per group
 
 
 def columns_of(episodes: list[MultiAgentEpisode], module: MultiRLModule) -> Any:
@@ -37,9 +37,9 @@ class RunnerPlan:
 
     Attributes:
         config: Config of the runner.
-        make_batch: Converts the episodes of one call to a batch.
+        make_batch: Converts the episodes of a call to a batch.
         state: Initial state of the runner.
-        is_module_wanted: Whether the host returns `HostReady.module`.
+        is_module_wanted: True if the host returns `HostReady.module`.
     """
 
     config: EnvRunnerConfig
@@ -50,14 +50,14 @@ class RunnerPlan:
 
 @dataclass
 class HostReady:
-    """A host's report that its runner was created.
+    """Report of a host that its runner was created.
 
     Attributes:
         pid: Process id.
         node: Name of the machine.
-        module: A copy of the runner's modules on the CPU, if requested.
-        seeds_each_episode: Whether its envs can be seeded for each episode.
-        form: Form of the runner's weights, if they come through shared memory.
+        module: A copy of the runner modules on the CPU, if requested.
+        seeds_each_episode: True if its envs can be seeded per episode.
+        form: Form of the runner weights, if passed through shared memory.
     """
 
     pid: int
@@ -73,9 +73,9 @@ class HostReport:
 
     Attributes:
         batch: Result of `make_batch`.
-        weights_seq_no: Number of the weights that were used.
-        increment: Increments of the runner's counters.
-        state: State from which a replacement would continue if this runner were lost.
+        weights_seq_no: Number of the weights used.
+        increment: Increments of the runner counters.
+        state: State where a replacement would continue if this runner were lost.
     """
 
     batch: Any
@@ -85,10 +85,10 @@ class HostReport:
 
 
 class HostFailure(Exception):
-    """An error that a host has raised in another process.
+    """An error raised by a host in another process.
 
     Args:
-        error: The pickled error; empty if it can't be pickled.
+        error: The pickled error; empty if it cannot be pickled.
         text: Its traceback.
     """
 
@@ -103,7 +103,7 @@ class HostFailure(Exception):
     def original(self, otherwise: Callable[[str], Exception]) -> Exception:
         """Return the original error with its traceback as a note.
 
-        If it can't be pickled, `otherwise` makes an error of the last line of the traceback.
+        If it cannot be pickled, `otherwise` makes an error from the last line of the traceback.
         """
         error: Exception
         try:
@@ -117,10 +117,10 @@ class HostFailure(Exception):
 class RunnerHost:
     """Creates a runner and calls it for a fleet.
 
-    Each call carries the number of the newest weights, and the weights themselves unless the runner has been sent them.
+    Each call carries the number of the latest weights, and the weights themselves unless already sent to the runner.
 
     Attributes:
-        weights_seq_no: Number of the runner's weights; -1 for its initial ones.
+        weights_seq_no: Number of the runner weights; -1 for initial weights.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class RunnerHost:
         return self._runner
 
     def start(self, plan: RunnerPlan) -> HostReady:
-        """Create the runner and put it into its initial state."""
+        """Create the runner and set its initial state."""
         runner = MultiAgentEnvRunner(plan.config)
         try:
             begin_increments(runner)
@@ -154,13 +154,13 @@ class RunnerHost:
         return HostReady(os.getpid(), socket.gethostname(), module, can_be_seeded)
 
     def sample(self, request: Request) -> HostReport:
-        """Call `runner.sample()` and make a batch of its episodes."""
+        """Call `runner.sample()` and make a batch from its episodes."""
         episodes = self.runner.sample(**request._asdict())
         try:
             batch = self._make_batch(episodes, self.runner.module)
             state = self.runner.get_state([*CONNECTOR_OPTIONS, ENV_STEPS])
         finally:
-            increment = take_increment(self.runner)  # after an error, too: samples that are not delivered don't count
+            increment = take_increment(self.runner)  # also after an error: undelivered samples do not count
         return HostReport(batch, self.weights_seq_no, increment, state)
 
     def evaluate(self, num_episodes: int, seeds: Sequence[int] | None, explore: bool) -> Evaluation:
@@ -171,14 +171,14 @@ class RunnerHost:
         return function(self.runner, *args)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the runner's state without the components that the group stores."""
+        """Return the runner state without the components stored by the group."""
         return self.runner.get_state(not_components=OF_GROUP)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Check that the runners of the group can restore this state.
 
         Raises:
-            ConfigError: If they can't.
+            ConfigError: If they cannot.
         """
         self.runner.check_state(state)
 
@@ -186,7 +186,7 @@ class RunnerHost:
         self.runner.set_state(state)
 
     def get_connectors(self) -> dict[str, Any]:
-        """Return the state of the connectors by option, if they have any."""
+        """Return option -> connector state, if connectors have any."""
         states = {option: side.get_state() for option, side in self.runner.env_to_module.sides().items()}
         return {option: state for option, state in states.items() if state}
 
@@ -196,7 +196,7 @@ class RunnerHost:
             sides[option].set_state(state)
 
     def merge_connectors(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Merge the connector states of several runners, by option, without changing this runner."""
+        """Merge the connector states of several runners, per option, without changing this runner."""
         sides = self.runner.env_to_module.sides()
         known = {option: [each[option] for each in states if option in each] for option in sides}
         return {option: sides[option].merge_states(of_side) for option, of_side in known.items() if of_side}

@@ -19,7 +19,7 @@ class Put:
 
 @dataclass(eq=False)
 class Deferred:
-    """A call that is executed when its result is waited for."""
+    """A call executed when its result is waited for."""
 
     host: RunnerHost
     method: str
@@ -41,7 +41,7 @@ class Deferred:
 class InProcess(Actors):
     """The transport for a runner in this process; see `Actors`.
 
-    It executes one call at a time, when its result is waited for, with the arguments that it had when it was made.
+    It executes one call at a time, when its result is waited for, with the arguments at the time of the call.
     """
 
     most_in_flight = 1.0

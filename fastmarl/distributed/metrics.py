@@ -1,4 +1,4 @@
-"""The metrics of a group: counters of its runners for returned parts, and numbers of lost and replaced runners."""
+"""Metrics of a group: runner counters for returned parts, and counts of lost and replaced runners."""
 
 from typing import Any
 
@@ -8,17 +8,17 @@ from fastmarl.distributed.fleet import COUNTED, Fleet
 from fastmarl.distributed.parts import SamplePart
 from fastmarl.runner.loop.runner_metrics import RunnerMetrics
 
-LIFETIME = ("num_env_steps_sampled_lifetime", "lifetime_counters")  # in a group's state
+LIFETIME = ("num_env_steps_sampled_lifetime", "lifetime_counters")  # in the group state
 
 
 class GroupMetrics:
-    """Adds up the increments of parts that are returned.
+    """Adds up the increments of returned parts.
 
     Args:
-        window: Number of episodes that means, minima and maxima cover.
+        window: Number of episodes for means, minima and maxima.
 
     Attributes:
-        seconds_waited: Time in methods that sample, since the last report.
+        seconds_waited: Time in sampling methods since the last report.
     """
 
     def __init__(self, window: int):
@@ -43,7 +43,7 @@ class GroupMetrics:
         return report
 
     def get_state(self) -> dict[str, Any]:
-        """Return the counters over the group's whole life."""
+        """Return the counters over the lifetime of the group."""
         return dict(zip(LIFETIME, (self._metrics.lifetime.env_steps, self._metrics.get_state()), strict=True))
 
     def check_state(self, state: dict[str, Any]) -> None:

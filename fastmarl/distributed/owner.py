@@ -1,4 +1,4 @@
-"""The owner of a fleet; the fleet ends with its owner in any case."""
+"""Owner of a fleet; the fleet always ends with its owner."""
 
 import atexit
 import multiprocessing.util  # noqa: F401  before our own exit function, which is then called before its own
@@ -27,7 +27,7 @@ class FleetOwner:
 
     def __init__(self, fleet: Fleet, n: int):
         self._fleet = fleet
-        # Runs by itself only if the object was never closed, or at the interpreter's exit.
+        # Runs automatically only if the object was never closed, or at interpreter exit.
         self._finalizer = weakref.finalize(self, _end, fleet, os.getpid())
         atexit.register(self._finalizer)
         try:
@@ -53,9 +53,9 @@ class FleetOwner:
         raise NotImplementedError
 
     def _close(self, method: str) -> None:
-        """Close the envs of the runners and end them; raises the first error.
+        """Close the envs of the runners, then terminate the runners; raises the first error.
 
-        Within another call, as in a signal handler or another thread, the runners are ended at once.
+        Within another call, as in a signal handler or another thread, the runners are terminated immediately.
         """
         try:
             self._fleet.check_idle(method)
@@ -69,7 +69,7 @@ class FleetOwner:
         raise_first(calls)
 
     def _end(self) -> None:
-        """End all runners, whatever their state."""
+        """Terminate all runners in any state."""
         self._finalizer()
         atexit.unregister(self._finalizer)
 
@@ -87,5 +87,5 @@ class FleetOwner:
 
 
 def _end(fleet: Fleet, owner: int) -> None:
-    if os.getpid() == owner:  # a forked process has copies of the objects, but the runners are not its own
+    if os.getpid() == owner:  # a forked process has copies of the objects but does not own the runners
         fleet.end()

@@ -1,7 +1,7 @@
-"""Batches are passed from one process to another in memory files, one file per batch.
+"""Passes batches from one process to another in memory files, one file per batch.
 
-The sampler copies a batch's arrays into the file and never touches it again; the learner's arrays are views of it. The
-system frees the file with the last of these arrays, or with the last process that has it open.
+The sampler copies the arrays of a batch into the file and never touches it again; the arrays of the learner are views
+of it. The system frees the file with the last of these arrays, or with the last process that has it open.
 """
 
 import mmap
@@ -17,7 +17,7 @@ Places = list[tuple[int, int]]  # (begin, end) of each piece in bytes; the first
 
 
 def pack(batch: Any) -> tuple[int, Places]:
-    """Write a batch to a new memory file and return its descriptor and the places of the pieces.
+    """Write a batch to a new memory file and return its descriptor and the positions of the pieces.
 
     Arrays of numbers are copied once, unchanged; the rest of the batch is pickled.
     """
@@ -55,8 +55,8 @@ def join_batches(batches: list[Any]) -> Any:
     """Join the batches of several processes by concatenating arrays along their first axis.
 
     Args:
-        batches: Nested dicts and tuples of arrays, at least one. Dicts by module id, as `columns()` returns them, may
-            lack some modules.
+        batches: Nested dicts and tuples of arrays, at least one. Dicts keyed by module id, as returned by `columns()`,
+            may omit some modules.
 
     Returns:
         The joined batch.

@@ -1,4 +1,4 @@
-"""The parts that a group returns: one batch of one call of one runner."""
+"""Parts returned by a group: each is the batch of a single call of a runner."""
 
 from copy import copy
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ import numpy as np
 from fastmarl.core.objects.public import public
 from fastmarl.runner.loop.runner_metrics import Increment, RunnerMetrics
 
-OF_IDS = {str, int, type(None)}  # most arrays of objects hold nothing else
+OF_IDS = {str, int, type(None)}  # most object arrays contain nothing else
 
 
 @public("fastmarl.distributed")
 @dataclass(frozen=True, eq=False)
 class SamplePart:
-    """The samples of one call of one runner.
+    """Samples of a single call of a runner.
 
     Attributes:
-        batch: Result of `make_batch`. Its arrays are the caller's own: they may be written to and kept.
-        weights_seq_no: Number of the weights that chose the actions of this call, as returned by `set_weights()`.
+        batch: Result of `make_batch`. Its arrays belong to the caller: they may be written to and kept.
+        weights_seq_no: Number of the weights used in this call, as returned by `set_weights()`.
         runner_index: Index of the runner, from 0.
-        increment: Increments of the runner's counters; `metrics` has them under their public names.
+        increment: Increments of the runner counters; `metrics` has them with their public names.
     """
 
     batch: Any
@@ -49,8 +49,8 @@ class SamplePart:
 def owned(batch: Any) -> Any:
     """Return the batch with copies of its read-only arrays.
 
-    These are views of Ray's object store and would occupy it as long as they exist. Arrays are found in dicts, lists,
-    tuples, named tuples and arrays of objects.
+    These are views of the Ray object store and would occupy it as long as they exist. Arrays are found in dicts, lists,
+    tuples, named tuples and object arrays.
     """
     if isinstance(batch, np.ndarray):
         if batch.dtype != object:
@@ -60,7 +60,7 @@ def owned(batch: Any) -> Any:
             return batch
         return np.fromiter(map(owned, items), object, batch.size).reshape(batch.shape)  # such as Graph observations
     if isinstance(batch, dict):
-        mine = copy(batch)  # it may be of a subclass, with attributes of its own
+        mine = copy(batch)  # it may be of a subclass with extra attributes
         for key, value in batch.items():
             dict.__setitem__(mine, key, owned(value))
         return mine

@@ -1,4 +1,4 @@
-"""Hosts in processes of this machine; batches and weights go through shared memory."""
+"""Hosts in local processes; batches and weights are passed through shared memory."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ UNSENT = (
 
 
 class HostProcess(ChildProcess):
-    """A process with a `RunnerHost`; it runs once `open()` and `start()` were called."""
+    """A process with a `RunnerHost`; it runs once `open()` and `start()` have been called."""
 
     gone = ActorLost
 
@@ -44,7 +44,7 @@ class HostProcess(ChildProcess):
         """Prepare the process.
 
         Raises:
-            ConfigError: If the plan can't be sent to another process.
+            ConfigError: If the plan cannot be sent to another process.
         """
         sent = pickled(plan, *UNSENT) if start_method == "spawn" else plan
         self._is_ready = False
@@ -70,13 +70,13 @@ class HostProcess(ChildProcess):
             self._read()
 
     def ready(self, weights: SharedWeights) -> None:
-        """Send the weights' file to a process whose runner was created."""
+        """Send the weights file to a process whose runner was created."""
         self._is_ready = True
         with contextlib.suppress(OSError):  # it exited, which `recv()` will report
             self._channel.send_file(weights.fd)
 
     def batch(self, places: Places) -> Any:
-        """Return the batch that belongs to the last report."""
+        """Return the batch of the last report."""
         return with_interrupts_deferred(lambda: unpack(self._files.recv_file(), places))
 
     def hang_up(self) -> None:
@@ -103,9 +103,9 @@ class Answer:
 
 
 class Processes(Actors):
-    """The transport to processes of this machine; see `Actors`.
+    """The transport to local processes; see `Actors`.
 
-    The newest weights are in memory that all processes share, so calls don't carry them: a process looks for newer
+    The latest weights are in memory shared by all processes, so calls do not carry them: a process checks for newer
     weights before each call.
 
     Args:
@@ -130,7 +130,7 @@ class Processes(Actors):
         return HostProcess()
 
     def call(self, handle: HostProcess, method: str, *args: Any) -> Hashable:
-        """Send a call without the weights and their number, which are in the shared memory."""
+        """Send a call without the weights and their number, which are in shared memory."""
         if method != "start":
             return Answer(handle, handle.send(pickle.dumps((method, args[2:]))), method)
         if self._is_closed:  # for example by a signal handler
@@ -151,7 +151,7 @@ class Processes(Actors):
                 return answered[:num_returns]
 
     def _read(self, processes: set[HostProcess], timeout_s: float) -> bool:
-        """Read what the processes have sent, waiting if necessary. Returns False if nothing has arrived."""
+        """Read messages from the processes, waiting if necessary. Returns False if nothing has arrived."""
         by_socket = {process.sock.fileno(): process for process in processes}
         poll = select.poll()
         for socket in by_socket:
@@ -179,7 +179,7 @@ class Processes(Actors):
         return value
 
     def _weights_of(self, start: HostReady) -> SharedWeights:
-        """Return the memory of the weights, creating it for the first process."""
+        """Return the weights memory, creating it for the first process."""
         form = start.form
         assert form is not None
         if self._memory is None:
@@ -191,7 +191,7 @@ class Processes(Actors):
 
     @property
     def weights(self) -> SharedWeights:
-        """The shared memory of the newest weights; it exists once a process has started."""
+        """Shared memory of the latest weights; it exists once a process has started."""
         assert self._memory is not None
         return self._memory
 
@@ -202,7 +202,7 @@ class Processes(Actors):
             self._begun.discard(handle)  # another thread may have closed all of them meanwhile
 
     def close(self) -> None:
-        """End all processes; those that wait for a call close their envs first."""
+        """End all processes; processes waiting for a call close their envs first."""
         self._is_closed = True
         begun = list(self._begun)
         try:
@@ -227,7 +227,7 @@ def run_host(plan: RunnerPlan | bytes, channel: Channel, files: Channel, parent:
 
     Args:
         plan: Plan of the runner; pickled if the process was not forked.
-        channel: For calls and their results; the file of the weights arrives before the first call.
+        channel: For calls and their results; the weights file arrives before the first call.
         files: For batches.
         parent: Process id of the parent.
     """
@@ -243,7 +243,7 @@ def run_host(plan: RunnerPlan | bytes, channel: Channel, files: Channel, parent:
             if ready.startswith(DONE):
                 _serve(host, channel, files)
     finally:
-        with contextlib.suppress(Exception):  # no process is left that could report it
+        with contextlib.suppress(Exception):  # no process remains that could report it
             host.stop()
 
 
@@ -277,7 +277,7 @@ def _serve(host: RunnerHost, channel: Channel, files: Channel) -> None:
 
 
 def _call(host: RunnerHost, weights: SharedWeights, files: Channel, method: str, args: tuple) -> Any:
-    """Execute a call with the newest weights. The file of a batch is sent before its report."""
+    """Execute a call with the latest weights. The file of a batch is sent before its report."""
     seq_no, newest = weights.read(newer_than=host.weights_seq_no) or (host.weights_seq_no, None)
     result = host.call(method, seq_no, newest, *args)
     if isinstance(result, HostReport):

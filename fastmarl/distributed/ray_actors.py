@@ -23,7 +23,7 @@ OURS = ("max_restarts", "max_task_retries", "max_concurrency", "scheduling_strat
 
 
 class HostActor:
-    """The class of the Ray actors: a host that returns its errors with their tracebacks."""
+    """Class of the Ray actors: a host that returns its errors with their tracebacks."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)  # the other cores are for other processes
@@ -44,8 +44,7 @@ class RayActors(Actors):
     """The transport to Ray actors; see `Actors`.
 
     Args:
-        placement_strategy: "SPREAD" over the nodes of the cluster, or Ray's "DEFAULT", which fills one node after
-            another.
+        placement_strategy: "SPREAD" over the nodes of the cluster, or "DEFAULT", which fills one node after another.
         options: Options of Ray actors, such as `num_cpus`.
 
     Raises:
@@ -73,7 +72,7 @@ class RayActors(Actors):
 
     @property
     def is_running(self) -> bool:
-        """True if Ray still runs the session of these actors: a restart, or rejoining the cluster, ends them.
+        """True if Ray still runs the session of these actors, which end with a restart or when rejoining the cluster.
 
         The check itself never starts Ray.
         """
@@ -103,10 +102,10 @@ class RayActors(Actors):
     def get(self, reference: Any) -> Any:
         try:
             value = ray.get(reference, timeout=FETCH_TIMEOUT_S)
-        except RayTaskError:  # the result can't be pickled, or the arguments can't be unpickled
+        except RayTaskError:  # the result cannot be pickled, or the arguments cannot be unpickled
             raise
         except RaySystemError as error:
-            if isinstance(error.client_exc, Exception):  # the result can't be unpickled
+            if isinstance(error.client_exc, Exception):  # the result cannot be unpickled
                 problem = f"the result of a call can't be unpickled in this process: {error.client_exc!r}"
                 raise RemoteEnvRunnerError(problem) from error.client_exc
             raise ActorLost(f"has ended: {error}") from error
@@ -118,12 +117,12 @@ class RayActors(Actors):
         return result
 
     def kill(self, handle: Any) -> None:
-        if self.is_running:  # else Ray has ended it, and would start again for this call
+        if self.is_running:  # else Ray has shut down, and would start again for this call
             with contextlib.suppress(RayError, ValueError):  # the actor is already unknown
                 ray.kill(handle)
 
 
 def _session() -> tuple[str, str]:
-    """Return an id of this process's session in a cluster: clusters on one machine number their jobs alike."""
+    """Return an id for the session of this process in a cluster: clusters on a machine number their jobs alike."""
     context = ray.get_runtime_context()
     return context.get_node_id(), context.get_job_id()

@@ -1,4 +1,4 @@
-"""A fleet's record of one runner."""
+"""Record of a single runner in a fleet."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +17,13 @@ class RemoteRunner:
         index: Index of the runner, from 0.
         incarnation: Number of earlier runners with this index.
         handle: Handle of its actor.
-        start: Its report from the start; None while it is starting.
-        was_ready: Whether a runner with this index has ever been ready.
-        is_lost: Whether it has ended without a replacement.
-        is_leaving: Whether it won't be replaced if it is lost now.
-        n_replaced: How often it was replaced since its last batch.
-        sent_seq_no: Number of the last weights that it was sent.
-        state: State from which a replacement would continue.
+        start: Its report after starting; None while it is starting.
+        was_ready: True if a runner with this index has ever been ready.
+        is_lost: True if it has ended without a replacement.
+        is_leaving: True if it will not be replaced if it is lost now.
+        n_replaced: Number of replacements since its last batch.
+        sent_seq_no: Number of the last weights sent to it.
+        state: State where a replacement would continue.
         state_number: Number of the call that `state` belongs to.
         num_env_runners: Number of runners in its config.
     """
@@ -43,22 +43,22 @@ class RemoteRunner:
 
     @property
     def t(self) -> int:
-        """The last known `t` of its modules' exploration schedules."""
+        """The last known `t` of its exploration schedules."""
         return int(self.state.get(ENV_STEPS, 0)) * self.num_env_runners
 
     @property
     def is_ready(self) -> bool:
-        """True if the runner can be called, as far as is known."""
+        """True if the runner can be called, as far as known."""
         return self.start is not None and not self.is_lost
 
     @property
     def whereabouts(self) -> str:
-        """Process and machine of the runner for a note, if they are known."""
+        """Process and machine of the runner for a note, if known."""
         return "" if self.start is None else f" (pid {self.start.pid} on {self.start.node})"
 
     @property
     def connectors(self) -> dict[str, Any]:
-        """The last known state of its connectors by option, if they have any."""
+        """Option -> last known connector state, if connectors have any."""
         return {option: state for option in CONNECTOR_OPTIONS if (state := self.state.get(option))}
 
     @connectors.setter
@@ -66,22 +66,22 @@ class RemoteRunner:
         self.state = {**self.state, **state}
 
     def keep_state(self, state: dict[str, Any], number: int) -> None:
-        """Keep the state that the runner gets with the call of this number.
+        """Keep the state sent to the runner with the call of this number.
 
-        Only the connectors and the env step count are kept: a replacement has its own seeds and episodes.
+        Only the connectors and the env step count are kept: a replacement has different seeds and episodes.
         """
         self.state = {name: state[name] for name in (*CONNECTOR_OPTIONS, ENV_STEPS) if name in state}
         self.state_number = number
 
     def keep(self, reported: HostReport, number: int) -> None:
-        """Keep the state that came with a batch, unless a newer one is known.
+        """Keep the state received with a batch, unless a newer one is known.
 
-        Connectors may have been given a newer state while the batch was waiting.
+        Connectors may have received a newer state while the batch was waiting.
         """
         self.n_replaced = 0
         if number > self.state_number:
             self.state, self.state_number = reported.state, number
 
     def keep_connectors(self, state: dict[str, Any], number: int) -> None:
-        """Keep the connectors' state that the runner gets with the call of this number."""
+        """Keep the connector state sent to the runner with the call of this number."""
         self.connectors, self.state_number = state, number

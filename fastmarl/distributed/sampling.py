@@ -1,4 +1,4 @@
-"""The sampling methods of a group."""
+"""Sampling methods of a group."""
 
 from collections.abc import Callable, Iterator
 from time import perf_counter
@@ -52,8 +52,8 @@ class GroupSampling:
 
         Args:
             request: The arguments of each call.
-            in_flight: Most calls that are queued at a runner.
-            check_usable: Raises an error, given the method's name, if the group can't be used.
+            in_flight: Maximum number of calls queued at a runner.
+            check_usable: Raises an error, given the method name, if the group cannot be used.
         """
         check_usable("sample_ready()")
         self._fleet.recover()

@@ -1,4 +1,4 @@
-"""The newest weights, in memory that the learner shares with the sampling processes."""
+"""The latest weights, in memory shared by the learner with the sampling processes."""
 
 import fcntl
 import mmap
@@ -40,7 +40,7 @@ def form_of(weights: Weights) -> Form:
 
 
 class SharedWeights:
-    """Weights of all modules as one flat array, with their version.
+    """Weights of all modules as a single flat array, with their version.
 
     A process that reads or writes them holds a system lock on the file, so it never sees a mix of old and new weights.
     If it is killed, the system releases the lock.
@@ -53,7 +53,7 @@ class SharedWeights:
     def __init__(self, form: Form, fd: int):
         self.form = form
         self.fd = fd
-        # The memory outlives the descriptor while it is mapped. Runs by itself only if the object was never closed.
+        # The memory outlives the descriptor while it is mapped. Runs automatically only if the object was never closed.
         self.close = weakref.finalize(self, os.close, fd)
         self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
         self._version, self._arrays = _cut(form, Arrays(self._memory))
@@ -71,7 +71,7 @@ class SharedWeights:
                 raise ConfigError(f"weights of module {module_id!r}: {problem}; the modules are {list(self.form)}")
 
     def write(self, weights: Weights, version: int) -> None:
-        """Replace the weights of these modules; other modules keep theirs.
+        """Replace the weights of these modules; other modules are unchanged.
 
         Raises:
             SamplerTimeoutError: If another process has held the lock for too long.

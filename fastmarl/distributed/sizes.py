@@ -1,4 +1,4 @@
-"""Start more runners, or end some."""
+"""Start additional runners, or end some."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ def resize(fleet: Fleet, n: int) -> None:
     fleet.wait_for_all_of(leaving)
     try:
         calls = fleet.close(leaving)
-    finally:  # after an interrupt, too: their envs may be closed
+    finally:  # also after an interrupt: their envs may be closed
         fleet.runners = kept
     raise_first(calls)
     add(fleet, range(len(kept), n))
@@ -22,10 +22,10 @@ def resize(fleet: Fleet, n: int) -> None:
 
 
 def fill(fleet: Fleet, lost: Sequence[RemoteRunner]) -> None:
-    """Replace runners that are lost.
+    """Replace lost runners.
 
     Raises:
-        Exception: The error of a runner that can't start. It stays lost then.
+        Exception: The error of a runner that cannot start. It then remains lost.
     """
     for runner in lost:
         runner.n_replaced = 0
@@ -37,7 +37,7 @@ def add(fleet: Fleet, indices: range) -> None:
     """Add runners with these indices once all of them have started.
 
     Raises:
-        Exception: The error of a runner that can't start. None of them is added then.
+        Exception: The error of a runner that cannot start. No runner is then added.
     """
     runners, num_configured = fleet.runners, fleet.num_configured
     fleet.num_configured = indices.stop

@@ -39,11 +39,11 @@ class GroupState:
                 {"incarnation": self._successor_of(runner), "state": reported.get(runner.index, runner.state)}
                 for runner in fleet.runners
             ],
-            "unused_incarnations": fleet.unused_incarnations(),  # also of indices that have no runner any more
+            "unused_incarnations": fleet.unused_incarnations(),  # also of indices without a runner
         }
 
     def _successor_of(self, runner: RemoteRunner) -> int:
-        """Return the incarnation that continues from the runner's state; a lost runner's own seeds were used."""
+        """Return the incarnation that continues from the runner state; seeds of a lost runner are already used."""
         return self._fleet.unused_incarnation(runner.index) if runner.is_lost else runner.incarnation
 
     def set(self, state: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class GroupState:
         """Check that the runners accept the states.
 
         Raises:
-            ConfigError: If one of them is refused.
+            ConfigError: If a state is rejected.
         """
         fleet = self._fleet
         ready = cycle(fleet.ready())
@@ -86,10 +86,10 @@ class GroupState:
         fleet.available = dict.fromkeys(fleet.runners)
 
     def _give(self, saved: Saved, t: int) -> None:
-        """Restore the states of the runners, as far as there are runners.
+        """Restore the states of the existing runners.
 
         Args:
-            t: Env steps of all runners, with which exploration schedules continue if the number of runners differs.
+            t: Env steps of all runners, where exploration schedules continue if the number of runners differs.
         """
         fleet, calls, begun = self._fleet, [], []
         differs = len(saved) != len(fleet.runners)
@@ -117,7 +117,7 @@ class GroupState:
 
 
 def _checked(states: Any) -> Saved:
-    """Check a list of runners' states and return it.
+    """Check a list of runner states and return it.
 
     Raises:
         ConfigError: If it is something else.

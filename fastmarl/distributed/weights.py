@@ -1,4 +1,4 @@
-"""The newest weights of a fleet, and the forms in which users pass weights."""
+"""The latest weights of a fleet, and the accepted forms of weights."""
 
 from collections.abc import Mapping
 from threading import RLock
@@ -15,19 +15,19 @@ from fastmarl.distributed.parts import owned
 
 
 class NewestWeights:
-    """The weights that calls carry. Any thread may publish new ones at any time.
+    """The weights carried by calls. Any thread may publish new ones at any time.
 
     Args:
         actors: The transport, which keeps a copy.
 
     Attributes:
-        newest: A reference to the weights, and their number. It is always replaced as a whole.
+        newest: A reference to the weights, and their number, always replaced together.
     """
 
     def __init__(self, actors: Actors):
         self._actors = actors
         self._publishing = RLock()  # other threads wait
-        self._guard = CallGuard()  # a signal handler, which would wait for itself, is refused
+        self._guard = CallGuard()  # a signal handler, which would wait for itself, is rejected
         self.newest: tuple[Any, int] = (None, -1)
 
     def check_idle(self) -> None:
@@ -40,10 +40,10 @@ class NewestWeights:
             self._guard.check("set_weights()")
 
     def publish(self, weights: Mapping[str, Any], least: int = 0) -> int:
-        """Make these weights the newest and return their number: the next one, or `least` if that is higher.
+        """Publish these weights and return their number: the next one, or `least` if that is higher.
 
         Raises:
-            RunnerBusyError: If a signal handler calls this within itself.
+            RunnerBusyError: If a signal handler calls this recursively.
         """
         reference = self._actors.put(dict(weights))
         with self._publishing:
@@ -64,7 +64,7 @@ def weights_by_module(module: MultiRLModule, given: torch.nn.Module | Mapping[st
     """Return module id -> weights for any argument of `set_weights()`: all modules, the only one, or a mapping.
 
     Raises:
-        ConfigError: If one module is given, and there are several.
+        ConfigError: If a single module is given but there are several.
     """
     if isinstance(given, MultiRLModule):
         return given.get_state()

@@ -1,4 +1,4 @@
-"""Environments: base classes, adapters for other packages' environments, and compiled environments."""
+"""Environments: base classes, adapters for environments of other packages, and compiled environments."""
 
 from typing import TYPE_CHECKING
 

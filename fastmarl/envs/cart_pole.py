@@ -1,4 +1,4 @@
-"""Cart pole for several agents: Gymnasium's CartPole-v1 as in RLlib's MultiAgentCartPole."""
+"""Multi-agent cart pole: CartPole-v1 of Gymnasium as in MultiAgentCartPole of RLlib."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastmarl.envs.streams import new_streams, seed_streams, uniform
 GRAVITY = 9.8
 CART_MASS, POLE_MASS = 1.0, 0.1
 TOTAL_MASS = POLE_MASS + CART_MASS
-LENGTH = 0.5  # half of the pole's length
+LENGTH = 0.5  # half the pole length
 POLE_MASS_LENGTH = POLE_MASS * LENGTH
 FORCE = 10.0
 SECONDS = 0.02  # duration of one step
@@ -31,19 +31,19 @@ TERMINATED, TRUNCATED = 1, 2
 
 @public("fastmarl.envs")
 class CartPole(EnvOfArrays):
-    """Every agent balances a pole of its own; the episode is over when all of them have ended.
+    """Every agent balances its own pole; the episode is over when all agents have ended.
 
-    Dynamics, spaces, rewards, time limit and flags are those of RLlib's `MultiAgentCartPole` over Gymnasium's
-    CartPole-v1. An episode's flag `terminated` means that all agents have ended, in whatever way. In RLlib's version, a
-    seed gives all poles the same start; here each agent has its own.
+    Dynamics, spaces, rewards, time limit and flags are the same as in `MultiAgentCartPole` of RLlib with CartPole-v1 of
+    Gymnasium. The episode flag `terminated` means that all agents have ended, terminated or truncated. In RLlib a seed
+    gives all poles the same initial state; here the initial states differ.
 
     Args:
         num_envs: Number E of copies in the batch.
         num_agents: Number of poles; agents are 0, 1, ...
-        max_episode_steps: Number of env steps after which poles that still stand are truncated.
+        max_episode_steps: Number of env steps after which poles still standing are truncated.
 
     Attributes:
-        poles: float64 [E, agents, 4]: position, velocity, angle in rad, angular velocity. May be written to.
+        poles: float64 [E, agents, 4]: position, velocity, angle in rad, angular velocity. Writable.
 
     Raises:
         ConfigError: If a number is below 1.
@@ -91,7 +91,7 @@ def _step(
     action_EA, max_steps, pole_EA4, ends_EA, t_E, obs_EA4, reward_EA, terminated_EA, truncated_EA, terminated_E,
     truncated_E,
 ):  # fmt: skip
-    """Step all envs. The last six arrays are the caller's; the three before them belong to the batch."""
+    """Step all envs. The last six arrays belong to the caller, the three before them to the batch."""
     for e in range(len(t_E)):
         t_E[e] += 1
         late = t_E[e] >= max_steps

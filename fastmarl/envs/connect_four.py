@@ -17,25 +17,25 @@ from fastmarl.envs.streams import below, new_streams, seed_streams
 
 ROWS, COLUMNS, IN_A_ROW = 6, 7, 4
 EMPTY = -1
-MOST_RANDOM_MOVES = 20  # with this many random moves, every other draw is a game without a winner yet
+MOST_RANDOM_MOVES = 20  # with this many random moves, about half of the games have no winner yet
 
 
 @public("fastmarl.envs")
 class ConnectFour(EnvOfArrays):
-    """Two players drop stones into columns in turn; four own stones in a row, in any direction, win.
+    """Two players alternately drop stones into columns; the first with four in a row, in any direction, wins.
 
-    Observations, masks, turns, rewards and ends are those of `pettingzoo.classic.connect_four_v3`: the winner receives
-    1 and the loser -1; a full board is a tie. Only the player to move is present, until both see the end. A player that
-    chooses a full column receives -1 and ends the game, which is terminated (and not truncated as well).
+    Observations, masks, order of play, rewards and terminations match `pettingzoo.classic.connect_four_v3`: the winner
+    receives 1 and the loser -1; a full board is a tie. Only the player to move is present, until both see the end. A
+    player that chooses a full column receives -1 and ends the game, which is terminated (not also truncated).
 
-    An observation is a Dict: "observation" int8 [6, 7, 2], with rows from the top, marks own stones in its first plane
-    and the opponent's in its second; "action_mask" int8 [7] is 0 for full columns.
+    An observation is a Dict: "observation" int8 [6, 7, 2], with rows from the top, marks stones of the player in the
+    first plane and stones of the opponent in the second; "action_mask" int8 [7] is 0 for full columns.
 
     Args:
         num_envs: Number E of copies in the batch.
-        random_moves: Episodes begin after a number of uniformly random moves, drawn uniformly from 0 to this, without a
-            winner among them. Players thus meet positions other than those they prefer. With 0, as in PettingZoo,
-            episodes begin on an empty board.
+        random_moves: Episodes begin after a number of uniformly random moves, sampled uniformly from 0 to this, without
+            a winner among them, so that players see positions other than their preferred ones. With 0, as in
+            PettingZoo, episodes begin on an empty board.
 
     Attributes:
         boards: int8 [E, 6, 7]: the player whose stone is there (0 or 1), or -1.
@@ -101,7 +101,7 @@ def _opens(e, streams_E, board_ERC, n_stones_E):
 
 @njit(cache=True, nogil=True)
 def _step(action_EP, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, reward_EP, present_EP, terminated_E):
-    """Step all envs. The last five arrays are the caller's, with rewards initially 0."""
+    """Step all envs. The last five arrays belong to the caller, with rewards initially 0."""
     for e in range(len(n_stones_E)):
         player = n_stones_E[e] % 2
         other = 1 - player

@@ -1,4 +1,4 @@
-"""Options of Level-Based Foraging with their checks, its spaces, and lbforaging's task names."""
+"""Options of Level-Based Foraging with their checks, its spaces, and the task names of lbforaging."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fastmarl.core.errors import ConfigError, shown
 
-SUM_OF_THREE = -1  # stands for the sum of the players' three lowest levels, redrawn in every episode
+SUM_OF_THREE = -1  # stands for the sum of the three lowest player levels, sampled again in every episode
 _NAME = re.compile(
     r"Foraging(?P<grid>-grid)?(-(?P<sight>\d+)s)?-(?P<rows>\d+)x(?P<columns>\d+)-(?P<players>\d+)p-(?P<food>\d+)f"
     r"(?P<coop>-coop)?(?P<ind>-ind)?(?P<pen>-pen)?-v3"
@@ -24,7 +24,7 @@ class ForagingTask:
     """Options of `lbforaging.foraging.ForagingEnv`, documented in `LevelBasedForaging`.
 
     Raises:
-        ConfigError: If an option has a value with which the original could not begin every episode.
+        ConfigError: If the original could not begin every episode with the value of an option.
     """
 
     players: int = 2
@@ -44,10 +44,10 @@ class ForagingTask:
 
     @classmethod
     def named(cls, name: str, **options: Any) -> ForagingTask:
-        """Return the task that lbforaging registers as `name`, with some options overridden.
+        """Return the task registered by lbforaging as `name`, with some options overridden.
 
         Raises:
-            ConfigError: If the name does not have lbforaging's form, or an option is invalid.
+            ConfigError: If the name does not have the form used by lbforaging, or an option is invalid.
         """
         parts = _NAME.fullmatch(str(name))
         if parts is None:
@@ -117,14 +117,14 @@ class ForagingTask:
 
     @property
     def most_food(self) -> int:
-        """Greatest level that food can have."""
+        """Maximum level of food."""
         if self.max_food_level is None:
             return int(np.sort(self.player_levels[:, 1])[:3].sum())
         return int(self.food_levels[:, 1].max())
 
     @property
     def observation_space(self) -> gym.spaces.Box:
-        """The original's space; for grids, the space that it intends but fails to make."""
+        """The space of the original; for grids, the space it intends but fails to make."""
         most_of_players = self.player_levels[:, 1]
         most = self.most_food
         if self.grid_observation:
@@ -133,7 +133,7 @@ class ForagingTask:
             high *= np.array([of_players, most, 1], np.float32)[:, None, None]
             return gym.spaces.Box(np.float32(0), high, dtype=np.float32)
         n_numbers = 3 if self.observe_agent_levels else 2  # numbers per player
-        corner = [self.columns - 1, self.rows - 1]  # the original has them in this order; see __post_init__
+        corner = [self.columns - 1, self.rows - 1]  # in the order of the original; see __post_init__
         low = [-1, -1, 0] * self.max_num_food + [-1, -1, 0][:n_numbers] * self.players
         top = [*corner, most] * self.max_num_food + [*corner, most_of_players.max()][:n_numbers] * self.players
         return gym.spaces.Box(np.array(low, np.float32), np.array(top, np.float32), dtype=np.float32)
@@ -147,7 +147,7 @@ class ForagingTask:
 
 
 def _ranges(what: str, lowest: Any, highest: Any, count: int) -> np.ndarray:
-    """Return int64 [count, 2] from bounds that apply to all, or are given one by one."""
+    """Return int64 [count, 2] from bounds that apply to all or are given individually."""
     if any(np.shape(bound) not in ((), (count,)) for bound in (lowest, highest)):
         raise ConfigError(f"min_{what}_level and max_{what}_level must be a number or {count} of them, got "
                           f"{shown(lowest)} and {shown(highest)}")  # fmt: skip

@@ -25,12 +25,12 @@ N_MOVES = 5
 class GridWorld(EnvOfArrays):
     """Agents gather food on a square grid and die on hazards.
 
-    An episode begins with agents, hazards and food on cells of their own, drawn in this order. In each step
+    An episode begins with agents, hazards and food on distinct cells, sampled in this order. In each step
 
     1. the living agents move, one after the other: they stay, or go up, down, left or right (actions 0 to 4), unless a
-       wall or another living agent is there. Food is eaten, which gives a reward of 1, and reappears at once on a free
-       cell. On a hazard the agent dies, with a reward of -1.
-    2. the hazards move, one after the other, each by one of the five moves drawn uniformly, unless a wall, food or
+       wall or another living agent is there. Food is eaten, which gives a reward of 1, and reappears immediately on a
+       free cell. On a hazard the agent dies, with a reward of -1.
+    2. the hazards move, one after the other, each by one of the five moves sampled uniformly, unless a wall, food or
        another hazard is there. An agent there dies, with a reward of -1.
 
     Dead agents leave the grid; they are terminated and observed for the last time. The episode is terminated when no
@@ -80,7 +80,7 @@ class GridWorld(EnvOfArrays):
         empty[view:-view, view:-view] = 0
         self._empty_C = empty.reshape(-1)
         self._cells_EC = np.tile(self._empty_C, (num_envs, 1))
-        self._agent_EA = np.zeros((num_envs, num_agents), np.int64)  # the agents' cells
+        self._agent_EA = np.zeros((num_envs, num_agents), np.int64)  # cells of the agents
         self._hazard_EH = np.zeros((num_envs, num_hazards), np.int64)
         self._lives_EA = np.zeros((num_envs, num_agents), np.bool_)
         self._t = np.zeros(num_envs, np.int64)
@@ -147,7 +147,7 @@ def _step(
     action_EA, streams_E, view, max_steps, moves, cells_EC, agent_EA, hazard_EH, lives_EA, t_E, seen_EAK, mask_EA5,
     reward_EA, terminated_EA, terminated_E, truncated_E,
 ):  # fmt: skip
-    """Step all envs. The last six arrays are the caller's, with rewards and flags initially 0."""
+    """Step all envs. The last six arrays belong to the caller, with rewards and flags initially 0."""
     for e in range(len(t_E)):
         for a in range(agent_EA.shape[1]):
             if lives_EA[e, a]:
@@ -186,7 +186,7 @@ def _go(e, a, action, streams_E, moves, cells_EC, agent_EA, reward_EA):
 
 @njit(cache=True, nogil=True)
 def _wander(e, streams_E, moves, cells_EC, agent_EA, hazard_EH, lives_EA, reward_EA, terminated_EA):
-    """Move the hazards, and kill the agents that they meet."""
+    """Move the hazards and kill agents in their way."""
     for h in range(hazard_EH.shape[1]):
         here = hazard_EH[e, h]
         there = here + moves[below(streams_E, e, N_MOVES)]
@@ -204,7 +204,7 @@ def _wander(e, streams_E, moves, cells_EC, agent_EA, hazard_EH, lives_EA, reward
 
 @njit(cache=True, nogil=True)
 def _put(kind, e, streams_E, cells_EC):
-    """Put something on a uniformly drawn free cell of env e; returns the cell."""
+    """Put something on a uniformly sampled free cell of env e; returns the cell."""
     c = draw_zero(streams_E, e, cells_EC[e])
     cells_EC[e, c] = kind
     return c
@@ -212,7 +212,7 @@ def _put(kind, e, streams_E, cells_EC):
 
 @njit(cache=True, nogil=True)
 def _observe(e, a, view, moves, cells_EC, agent_EA, seen_EAK, mask_EA5):
-    """Write the agent's surroundings and legal moves."""
+    """Write the surroundings and legal moves of the agent."""
     here, width = agent_EA[e, a], moves[DOWN]
     k = 0
     for row in range(-view, view + 1):

@@ -23,25 +23,25 @@ ROW, COLUMN, LEVEL = range(3)  # attributes of a player, and of food
 
 @public("fastmarl.envs")
 class LevelBasedForaging(EnvOfArrays):
-    """Agents walk on a field and load adjacent food if their levels sum to at least the food's.
+    """Agents walk on a field and load adjacent food if their levels sum to at least the level of the food.
 
-    Rules, spaces and ends are those of `lbforaging.foraging.ForagingEnv` 2.0.0, as presented by the adapter of Tuple
+    Rules, spaces and terminations match `lbforaging.foraging.ForagingEnv` 2.0.0, as presented by the adapter for Tuple
     spaces: agents are 0, 1, ..., and an episode is terminated when all food is loaded, as well as after
     `max_episode_steps`. The same state and actions give bit-identical observations and rewards. There are three
     differences:
 
     - Every episode begins like the first one of an original env. Its later episodes depend on the ones before, because
-      players avoid cells where a player that is not placed yet stood at the end.
-    - The original fails after drawing 1,000 occupied cells for a player; here drawing continues.
-    - Grid observations are what the original's code computes. Gymnasium rejects the space that it declares for them.
+      players avoid cells where a player not yet placed stood at the end.
+    - The original fails after sampling 1,000 occupied cells for a player; here sampling continues.
+    - Grid observations are as computed by the original code. Gymnasium rejects the space it declares for them.
 
     There is no rendering.
 
     Args:
         num_envs: Number E of copies in the batch.
-        name: A name of lbforaging, such as "Foraging-8x8-2p-2f-coop-v3", or of the same form: "-2s" is the sight,
-            "-grid" selects grid observations, "-ind" `max_food_level=1`, "-pen" `penalty=0.1`. It sets the defaults of
-            the options.
+        name: A task name of lbforaging, such as "Foraging-8x8-2p-2f-coop-v3", or one of the same form: "-2s" is the
+            sight, "-grid" selects grid observations, "-ind" `max_food_level=1`, "-pen" `penalty=0.1`. It sets the
+            defaults of the options.
         options: Options of the original, here with their defaults without a name:
 
             - `players=2`, `max_num_food=2`; there is less food if there is no room, off the border and other food.
@@ -50,7 +50,7 @@ class LevelBasedForaging(EnvOfArrays):
               or a list with one per player or food, dealt in every episode. None is the sum of the three lowest levels
               of players.
             - `force_coop=False`: whether all food has its highest level.
-            - `sight=None`: number of cells that agents see in each direction; None is the whole field.
+            - `sight=None`: number of cells that agents see in each direction; None is the entire field.
             - `max_episode_steps=50`.
             - `normalize_reward=True`: whether the rewards for all food of an episode sum to 1 over all agents; if not,
               they are products of levels. Loading agents share a reward in proportion to their levels.
@@ -61,9 +61,9 @@ class LevelBasedForaging(EnvOfArrays):
               first.
 
     Attributes:
-        players: int32 [E, A, 3]: row, column, level. May be written to.
-        foods: int32 [E, F, 3], likewise, in the order of cells; level 0 if it is loaded.
-        food_spawned: int64 [E], the sum of the foods' levels when the episode began.
+        players: int32 [E, A, 3]: row, column, level. Writable.
+        foods: int32 [E, F, 3], likewise, in cell order; level 0 if it is loaded.
+        food_spawned: int64 [E], the sum of food levels when the episode began.
 
     Raises:
         ConfigError: If the name is unknown, or the original could not begin every episode with these options.
@@ -132,7 +132,7 @@ def _reset(
 
 @njit(cache=True, nogil=True)
 def _draw_levels(e, streams_E, levels_X2, sum_of_three, thing_EX3):
-    """Deal the ranges of levels among env e's players or food, and draw a level from each range."""
+    """Deal the level ranges among the players or food of env e, and sample a level from each range."""
     for x in range(len(levels_X2)):
         thing_EX3[e, x, LEVEL] = x
     for x in range(len(levels_X2) - 1, 0, -1):
@@ -150,7 +150,7 @@ def _draw_levels(e, streams_E, levels_X2, sum_of_three, thing_EX3):
 
 @njit(cache=True, nogil=True)
 def _sum_of_three(e, player_EA3):
-    """Return the sum of the three lowest levels of env e's players, or of all levels if there are fewer."""
+    """Return the sum of the three lowest player levels in env e, or of all levels if there are fewer."""
     total = 0
     for a in range(player_EA3.shape[1]):
         level, n_lower = player_EA3[e, a, LEVEL], 0
@@ -163,7 +163,7 @@ def _sum_of_three(e, player_EA3):
 
 @njit(cache=True, nogil=True)
 def _place_players(e, streams_E, field_size, player_EA3):
-    """Place each player on a cell of its own."""
+    """Place each player on a separate cell."""
     for a in range(player_EA3.shape[1]):
         row, column = below(streams_E, e, field_size[0]), below(streams_E, e, field_size[1])
         while _is_among(e, row, column, a, player_EA3):
@@ -201,7 +201,7 @@ def _cell(e, f, field_size, food_EF3):
 
 @njit(cache=True, nogil=True)
 def _is_among(e, row, column, n_players, player_EA3):
-    """Return True if one of env e's first `n_players` players is there."""
+    """Return True if one of the first `n_players` players of env e is there."""
     is_among = False
     for a in range(n_players):
         is_among |= player_EA3[e, a, ROW] == row and player_EA3[e, a, COLUMN] == column
@@ -227,9 +227,9 @@ def _step(
 
     Args:
         action_EA: int64.
-        target_A2: Scratch space for the target cells of one env's players.
+        target_A2: Scratch space for the target cells of the players in a single env.
         obs: float32 [E, A, K], or [E, A, 3, rows, columns] for grids.
-        obs, reward_EA, terminated_E: The caller's arrays to write, with rewards initially 0. Earlier arrays belong to
+        obs, reward_EA, terminated_E: Output arrays of the caller, with rewards initially 0. Earlier arrays belong to
             the batch.
     """
     max_steps, normalizes, penalty = rules
@@ -243,9 +243,9 @@ def _step(
 
 @njit(cache=True, nogil=True)
 def _move(e, action_EA, field_size, target_A2, player_EA3, food_EF3):
-    """Move env e's players. Players with the same target all stay.
+    """Move the players of env e. Players with the same target all stay.
 
-    A player may move to a cell whose own player tries to leave it but has to stay.
+    A player may move to a cell whose player tries to leave but has to stay.
     """
     n_players = player_EA3.shape[1]
     for a in range(n_players):
@@ -269,7 +269,7 @@ def _move(e, action_EA, field_size, target_A2, player_EA3, food_EF3):
 
 @njit(cache=True, nogil=True)
 def _load(e, action_EA, normalizes, penalty, player_EA3, food_EF3, spawned_E, reward_EA):
-    """Load env e's food, and write rewards; returns True if any food is left.
+    """Load the food of env e and write rewards; returns True if any food is left.
 
     No cell is adjacent to two foods (see `_is_near`), so an agent loads at most one, and the order does not matter. The
     original iterates over a set.
@@ -317,7 +317,7 @@ def _observe(e, field_size, view, player_EA3, food_EF3, obs):
 
 @njit(cache=True, nogil=True)
 def _see(e, a, view, player_EA3, food_EF3, obs_EAK):
-    """Write food and players in sight, relative to the upper left corner of the agent's view; padded with -1, -1, 0.
+    """Write food and players in sight, relative to the upper left corner of the view; padded with -1, -1, 0.
 
     Near the upper and left borders, players are visible at a greater distance than food, as in the original.
     """

@@ -1,4 +1,4 @@
-"""Base of batches whose whole state is in arrays."""
+"""Base class for batches with all state in arrays."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,33 +10,33 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.states import check_keys, column_of
 from fastmarl.core.kernels import Deferral as Deferral
 
-ANY = None  # limits of numbers that compiled code only calculates with
-COUNT = 0, 2**62  # limits of a number of steps: one more does not overflow
+ANY = None  # limits for numbers only used in arithmetic by compiled code
+COUNT = 0, 2**62  # limits for a number of steps, so that adding one does not overflow
 
 
 class EnvOfArrays(ArrayEnv):
-    """A batch that can save and restore its state, and in which each env has its own random stream.
+    """A batch that can save and restore its state, with a random stream per env.
 
     Attributes:
-        state_arrays: Names of the attributes, all arrays [E, ...], that hold the complete mutable state -> the least
-            and greatest numbers allowed in the array, each a scalar or an array that is broadcast; or `ANY`.
+        state_arrays: Names of the attributes with the complete mutable state, all arrays [E, ...] -> the minimum and
+            maximum allowed in the array, each a scalar or a broadcastable array; or `ANY`.
     """
 
     supports_checkpoint = seeds_each_episode = True
     state_arrays: Mapping[str, tuple[Any, Any] | None]
 
     def get_state(self) -> dict[str, Any]:
-        """Return copies of the arrays by name."""
+        """Return name -> copy of the array."""
         return {name: getattr(self, name).copy() for name in self.state_arrays}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a result of `get_state()`.
 
-        A state may come from a stranger's file, and compiled code uses its numbers as indices without a check. All of
-        them are therefore checked here.
+        A state may come from an untrusted file, and compiled code uses its numbers as unchecked indices, so all of them
+        are checked here.
 
         Raises:
-            ConfigError: If no batch with these options has such a state. Nothing was changed.
+            ConfigError: If no batch with these options has such a state. Nothing is changed.
         """
         what = f"the state of {type(self).__name__}"
         check_keys(what, state, self.state_arrays)
@@ -52,7 +52,7 @@ class EnvOfArrays(ArrayEnv):
             getattr(self, name)[...] = state[name]
 
     def _rules_of(self, state: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield rules that several arrays, all within their limits, must obey.
+        """Yield rules across arrays, which are all within their limits.
 
         Returns:
             (text about a broken rule, bool [E] that is True for envs where it is broken).
@@ -61,7 +61,7 @@ class EnvOfArrays(ArrayEnv):
 
 
 def _check_limits(what: str, values: np.ndarray, low: Any, high: Any) -> None:
-    numbers = values.view(np.uint8) if values.dtype == np.bool_ else values  # a file's bool may have any eight bits
+    numbers = values.view(np.uint8) if values.dtype == np.bool_ else values  # in a file, a bool may be any byte
     low, high = np.broadcast_to(low, values.shape), np.broadcast_to(high, values.shape)
     is_outside = (numbers < low) | (numbers > high)
     if is_outside.any():

@@ -1,7 +1,7 @@
-"""Dynamics and observations of mpe2's particle worlds: round bodies in a plane, bit-identical to mpe2's.
+"""Dynamics and observations of the mpe2 particle worlds: round bodies in a plane, bit-identical to mpe2.
 
-numba compiles these functions into their callers, and reuses the result as long as the caller's own file is unchanged.
-After a change here, delete the files in `__pycache__` beside this file.
+numba compiles these functions into their callers and reuses the result as long as the file of the caller is unchanged.
+After a change here, delete the files in `__pycache__` next to this file.
 
 Axes in names: B body, that is, agents followed by landmarks, which do not move.
 """
@@ -28,7 +28,7 @@ N_MOVES = 5  # none, left, right, down, up
 
 
 class Positions:
-    """Descriptor for the positions of agents or of other bodies; assigned values are written to the bodies' array."""
+    """Descriptor for the positions of agents or of other bodies; assigned values are written to the array of bodies."""
 
     def __init__(self, *, of_agents: bool):
         self._of_agents = of_agents
@@ -45,14 +45,14 @@ class ParticleWorld(EnvOfArrays):
     """A batch of particle worlds; subclasses implement `step()`.
 
     Args:
-        groups: Name -> ids of the group's agents.
-        numbers: Name of a group -> number of elements in its agents' observations.
-        start_B: Bound of each body's initial coordinates, which are drawn from -start to start.
-        first_shown: Index of the first agent whose velocity others observe; those of all later agents are shown, too.
+        groups: Group name -> ids of its agents.
+        numbers: Group name -> number of elements in the observations of its agents.
+        start_B: Bound of the initial coordinates of each body, which are sampled from -start to start.
+        first_shown: Index of the first agent whose velocity is observed by others, as are all later agents.
         continuous_actions: If True, actions are float32 [5] in 0 ... 1.
 
     Attributes:
-        positions, velocities: float64 [E, A, 2] of the agents. May be written to.
+        positions, velocities: float64 [E, A, 2] of the agents. Writable.
     """
 
     positions = Positions(of_agents=True)
@@ -86,7 +86,7 @@ class ParticleWorld(EnvOfArrays):
         self._observe(env_indices, [out.groups[name].obs for name in self.groups])
 
     def state(self) -> np.ndarray:
-        """Return the concatenated observations of all agents, float32 [E, ...], like PettingZoo's `state()`."""
+        """Return the concatenated observations of all agents, float32 [E, ...], like `state()` of PettingZoo."""
         of_groups = [
             np.empty((self.num_envs, len(agents), gym.spaces.flatdim(self.observation_spaces[agents[0]])), np.float32)
             for agents in self.groups.values()
@@ -117,9 +117,9 @@ def _reset(env_indices, streams_E, start_B, position_EB2, velocity_EA2, t_E):
 
 @njit(cache=True, nogil=True)
 def push(e, actions, sensitivity, force_A2):
-    """Write the forces of agents' own actions.
+    """Write the forces from the actions of agents.
 
-    Continuous actions are clipped to their space, as PettingZoo's wrapper does.
+    Continuous actions are clipped to their space, like in the PettingZoo wrapper.
 
     Args:
         actions: int64 [E, A], or float32 [E, A, 5].
@@ -140,7 +140,7 @@ def _cut(number):
 
 @njit(cache=True, nogil=True, error_model="numpy")  # 0 / 0 is NaN, as in mpe2
 def collide(e, radius_B, position_EB2, force_A2):
-    """Add the forces between env e's solid bodies, which come first and have a radius; landmarks do not move."""
+    """Add the forces between solid bodies of env e, which come first and have a radius; landmarks do not move."""
     n_agents = len(force_A2)
     for a in range(n_agents):
         for b in range(a + 1, len(radius_B)):
@@ -163,7 +163,7 @@ def _overlap(distance, touching):
     """Return the penetration depth of two bodies: a smooth float64, 0.0 if they are far apart.
 
     Args:
-        distance: Distance of their centres.
+        distance: Distance between their centres.
         touching: Distance at which they touch.
     """
     margins = -(distance - touching) / CONTACT_MARGIN
@@ -174,7 +174,7 @@ def _overlap(distance, touching):
 
 @njit(cache=True, nogil=True)
 def move(e, force_A2, position_EB2, velocity_EA2):
-    """Move env e's agents by their velocities, then update these by the forces."""
+    """Move the agents of env e by their velocities, then update the velocities from the forces."""
     for a in range(len(force_A2)):
         for i in range(2):
             position_EB2[e, a, i] += velocity_EA2[e, a, i] * SECONDS
@@ -189,10 +189,10 @@ def _observe_envs(env_indices, first, first_shown, position_EB2, velocity_EA2, o
 
 @njit(cache=True, nogil=True)
 def observe(e, first, first_shown, position_EB2, velocity_EA2, obs_EAK):
-    """Write the observations of a group of env e, whose first agent is `first`.
+    """Write the observations of the group in env e whose first agent is `first`.
 
-    These are each agent's own velocity and position, the relative positions of landmarks and other agents, the
-    velocities of other agents that are shown, and zeros for the others' communication.
+    These are the velocity and position of each agent, the relative positions of landmarks and other agents, the visible
+    velocities of other agents, and zeros for communication.
     """
     n_agents = velocity_EA2.shape[1]
     for g in range(obs_EAK.shape[1]):

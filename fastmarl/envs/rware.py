@@ -1,4 +1,4 @@
-"""Robots that bring shelves to the goals of a warehouse, like the package `rware`."""
+"""Robots that bring shelves to the goals of a warehouse, like in the package `rware`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Floor(NamedTuple):
     Attributes:
         kind_C: uint8, OUTSIDE, HIGHWAY or STORAGE.
         place_C2: float32, x and y as observed by robots in the cell.
-        storage_S: int64, the shelves' initial cells, in ascending order.
-        goal_G: int64, the goals' cells.
+        storage_S: int64, initial cells of the shelves, in ascending order.
+        goal_G: int64, cells of the goals.
         steps: int64 [4], offset to the neighbouring cell in each direction.
-        window_K: int64, offsets from a robot's cell to the cells that it sees.
+        window_K: int64, offsets from the cell of a robot to the cells it sees.
     """
 
     kind_C: np.ndarray
@@ -50,9 +50,9 @@ class Things(NamedTuple):
     Attributes:
         agent_at_EC, shelf_at_EC: int32, the robot and the shelf in a cell.
         cell_EA, direction_EA: int64, cell and direction of each robot.
-        load_EA: int32, the shelf that a robot carries.
+        load_EA: int32, the shelf carried by a robot.
         has_delivered_EA: bool, True if a robot has brought its load to a goal.
-        message_EAM: float32, a robot's message in this step.
+        message_EAM: float32, the message of a robot in this step.
         is_requested_ES: bool, True for requested shelves.
     """
 
@@ -70,26 +70,26 @@ class Things(NamedTuple):
 class Warehouse(EnvOfArrays):
     """Robots fetch requested shelves, bring them to a goal, and put them back anywhere.
 
-    Dynamics, spaces, rewards and ends are those of the package `rware` 2.0.0 with flattened observations, including the
-    order of robots that want to enter the same cell. An episode that is over is terminated, even at a time limit.
+    Dynamics, spaces, rewards and terminations match the package `rware` 2.0.0 with flattened observations, including
+    the order of robots that want to enter the same cell. Finished episodes are terminated, even at a time limit.
 
-    An episode begins with robots on cells of their own, facing in any direction, and with some shelves requested, all
-    drawn in this order. After a delivery, another shelf is drawn uniformly from those not requested.
+    An episode begins with robots on distinct cells, facing in any direction, and with some shelves requested, all
+    sampled in this order. After a delivery, another shelf is sampled uniformly from the shelves not requested.
 
     Args:
         num_envs: Number E of copies in the batch.
         name: A task of `rware`, such as "rware-small-4ag-hard-v2".
-        options: Changes to the task, under the original's names: `n_agents`, numbered 0, 1, ...; `shelf_columns`,
+        options: Changes to the task, with the original names: `n_agents`, numbered 0, 1, ...; `shelf_columns`,
             `shelf_rows`, `column_height`, or `layout`, a text with the letters g (goal), x (shelf) and . (highway);
-            `request_queue_size`; `sensor_range`, the number of cells that robots see in each direction; `msg_bits`,
-            the bits that each robot sends to the robots that see it; `reward_type` ("individual", "global" or
-            "two_stage"); `max_steps`, and `max_inactivity_steps` without a delivery, after which an episode is over, or
-            None; `normalised_coordinates`.
+            `request_queue_size`; `sensor_range`, the number of cells visible in each direction; `msg_bits`, the bits
+            sent by each robot to the robots that see it; `reward_type` ("individual", "global" or "two_stage");
+            `max_steps`, and `max_inactivity_steps` without a delivery, after which an episode is over, or None;
+            `normalised_coordinates`.
 
     Raises:
-        ConfigError: If there is no such task, an option is invalid, or there is no room for this many robots or
+        ConfigError: If the task does not exist, an option is invalid, or there is no room for this many robots or
             requests.
-        TypeError: If there is no such option.
+        TypeError: If an option is unknown.
     """
 
     def __init__(self, num_envs: int, name: str = "rware-tiny-2ag-v2", **options: Any):
@@ -110,7 +110,7 @@ class Warehouse(EnvOfArrays):
         self._message_EAM = np.zeros((*EA, task.msg_bits), np.float32)
         self._is_requested_ES = np.zeros((num_envs, len(self._floor.storage_S)), np.bool_)
         self._things = Things(*(getattr(self, f"_{field}") for field in Things._fields))
-        self._t, self._idle = np.zeros((2, num_envs), np.int64)  # env steps in all, and since the last delivery
+        self._t, self._idle = np.zeros((2, num_envs), np.int64)  # env steps in total, and since the last delivery
         self._limits = task.max_steps or -1, task.max_inactivity_steps or -1
         self._reward_type = {"global": GLOBAL, "individual": INDIVIDUAL, "two_stage": TWO_STAGE}[task.reward_type]
         self._streams = new_streams(num_envs)
@@ -157,7 +157,7 @@ class Warehouse(EnvOfArrays):
 
 
 def _numbered(task: Task) -> tuple[Floor, np.ndarray]:
-    """Return a task's floor, and Python's hash of each cell's (x, y)."""
+    """Return the floor of a task, and the Python hash of (x, y) of each cell."""
     kinds, goals = floor_of(task)
     margin = max(task.sensor_range, 1)  # at least 1, so that every neighbour of a cell has a number
     kind = np.pad(kinds, margin, constant_values=OUTSIDE)
@@ -211,9 +211,9 @@ def _step(
     arrays in each of these calls.
 
     Args:
-        action_EAN: int64 [E, A, 1 + M], the robots' actions and messages.
-        limits: Number of env steps, and of those without a delivery, after which an episode is over; -1 for no limit.
-        obs_EAK, reward_EA, terminated_E: The caller's arrays to write, with rewards and flags initially 0.
+        action_EAN: int64 [E, A, 1 + M], actions and messages of the robots.
+        limits: Number of env steps, and of steps without a delivery, after which an episode is over; -1 for no limit.
+        obs_EAK, reward_EA, terminated_E: Output arrays of the caller, with rewards and flags initially 0.
     """
     for e in range(len(t_E)):
         _aim(e, action_EAN, floor, aims, things)
@@ -232,7 +232,7 @@ def _step(
 
 @njit(cache=True, nogil=True)
 def _aim(e, action_EAN, floor, aims, things):
-    """Record the robots' messages and targets. A loaded robot never targets a cell with a standing shelf."""
+    """Record messages and targets of the robots. A loaded robot never targets a cell with a standing shelf."""
     for a in range(things.cell_EA.shape[1]):
         for m in range(things.message_EAM.shape[2]):
             things.message_EAM[e, a, m] = action_EAN[e, a, 1 + m]
@@ -246,7 +246,7 @@ def _aim(e, action_EAN, floor, aims, things):
 
 @njit(cache=True, nogil=True)
 def _move(e, aims, things):
-    """Move robots and their loads; all of them leave their cells before any enters another's."""
+    """Move robots and their loads; all of them leave their cells before any enters a new one."""
     for a in range(things.cell_EA.shape[1]):
         if aims.moves_A[a]:
             here = things.cell_EA[e, a]
@@ -264,7 +264,7 @@ def _move(e, aims, things):
 
 @njit(cache=True, nogil=True)
 def _turn_and_load(e, action_EAN, reward_type, floor, things, reward_EA):
-    """Turn robots, and let them pick up the shelf of their cell, or put down their own where shelves may stand."""
+    """Turn robots; let them pick up the shelf in their cell, or put down their load where shelves may stand."""
     for a in range(things.cell_EA.shape[1]):
         action, cell = action_EAN[e, a, 0], things.cell_EA[e, a]
         if action == LEFT:
@@ -302,7 +302,7 @@ def _deliver(e, streams_E, reward_type, floor, things, reward_EA):
 
 @njit(cache=True, nogil=True)
 def _free_cell(e, streams_E, floor, things):
-    """Return a uniformly drawn cell without a robot."""
+    """Return a uniformly sampled cell without a robot."""
     n_free = 0
     for c in range(len(floor.kind_C)):
         n_free += floor.kind_C[c] != OUTSIDE and things.agent_at_EC[e, c] == 0
@@ -317,7 +317,7 @@ def _free_cell(e, streams_E, floor, things):
 
 @njit(cache=True, nogil=True)
 def _observe(e, floor, things, obs_EAK):
-    """Write each robot's place, load and direction, and if it is on a highway, followed by the cells in its sight.
+    """Write place, load and direction of each robot, and if it is on a highway, followed by the cells in its sight.
 
     For a cell these are the robot there, its direction and messages, the shelf there, and if it is requested.
     """

@@ -1,13 +1,13 @@
 """Resolution of simultaneous moves of robots in a warehouse, by the rules of the package `rware`.
 
-A robot that wants to move targets the cell in front of it; any other robot targets its own cell. Robots that target
-each other's cells in a cycle of three or more all move, but two robots do not swap. Of all robots that target a free
-cell, directly or behind one another, those of the longest chain move, and the others stay.
+A robot that wants to move targets the cell in front of it; any other robot targets its own cell. Robots whose targets
+form a cycle of three or more all move, but two robots do not swap. Among the chains of robots leading to a free cell,
+the longest chain moves, and the others stay.
 
 Of chains of equal length, the original takes the first that networkx finds in a subgraph. Its cells are in the order in
-which they were added to the whole graph, or, if the subgraph has less than half of the cells, in the order in which a
-Python set iterates over them. That order follows from the hashes of cells, so it can be reproduced here. This matches
-networkx 3.6 and CPython 3.8 or later.
+which they were added to the full graph or, if the subgraph has less than half of the cells, in the iteration order of a
+Python set. That order follows from the hashes of cells, so it can be reproduced here. This matches networkx 3.6 and
+CPython 3.8 or later.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ LINEAR_PROBES, PERTURB_SHIFT = 9, np.uint64(5)
 
 
 class Aims(NamedTuple):
-    """Target cells of one env's robots, with scratch space to determine which robots move.
+    """Target cells of the robots in a single env, with scratch space to determine which robots move.
 
     Attributes:
         steps: int64 [4], offsets from a cell to its neighbours.
-        hash_C: uint64, Python's `hash()` of each cell's (x, y).
-        target_A: int64, the cell in front of robots that want to move; for others, their own cell.
+        hash_C: uint64, Python `hash()` of (x, y) of each cell.
+        target_A: int64, the cell in front of robots that want to move; for others, their current cell.
         moves_A: bool, True for robots that move.
         depth_A: int64, length of the longest chain behind a robot.
         rank_C: int64, position of a cell in the order of cells.
-        order_N, table: int64, scratch space for the cells of a chain, and for a set of them.
+        order_N, table: int64, scratch space for the cells of a chain and for a set of them.
     """
 
     steps: np.ndarray
@@ -45,8 +45,8 @@ class Aims(NamedTuple):
 
 
 def new_aims(num_agents: int, steps: np.ndarray, hash_C: np.ndarray) -> Aims:
-    """Allocate `Aims` for the robots of one env."""
-    longest = num_agents + 1  # cells of a chain: those of the robots, and the free one
+    """Allocate `Aims` for the robots of a single env."""
+    longest = num_agents + 1  # cells of a chain: the cells of the robots and the free one
     table = SMALLEST_TABLE * (longest + 1)  # a set grows to at most eight slots per item
     counts = num_agents, num_agents, len(hash_C), longest, table
     target_A, depth_A, rank_C, order_N, slots = (np.zeros(count, np.int64) for count in counts)
@@ -86,7 +86,7 @@ def choose_movers(e, cell_EA, agent_at_EC, aims):
     Among chains of equal length, the first one by `aims.rank_C` is chosen.
 
     Args:
-        cell_EA: int64, the robots' cells.
+        cell_EA: int64, cells of the robots.
         agent_at_EC: int32, the robot in each cell, numbered from 1, or 0.
 
     Returns:
@@ -113,7 +113,7 @@ def choose_movers(e, cell_EA, agent_at_EC, aims):
 
 @njit(cache=True, nogil=True)
 def rank_cells(e, cell_EA, agent_at_EC, aims):
-    """Write `aims.rank_C`: networkx's order of the cells that are linked by robots' targets."""
+    """Write `aims.rank_C`: the networkx order of cells linked by robot targets."""
     n_agents = cell_EA.shape[1]
     n_cells = _rank_as_added(e, cell_EA, aims)
     for a in range(n_agents):
@@ -149,7 +149,7 @@ def _rank_as_added(e, cell_EA, aims):
 
 @njit(cache=True, nogil=True)
 def _end_of_chain(e, a, agent_at_EC, aims):
-    """Return the cell at which a robot's chain ends, or a cell of its cycle."""
+    """Return the cell at which the chain of a robot ends, or a cell of its cycle."""
     cell = aims.target_A[a]
     for _ in range(len(aims.target_A)):
         ahead = agent_at_EC[e, cell] - 1
@@ -177,7 +177,7 @@ def _search_breadth_first(e, first, n_cells, cell_EA, agent_at_EC, aims):
 
 @njit(cache=True, nogil=True)
 def order_as_set(cell_N, n_cells, hash_C, table):
-    """Reorder cells, in place, as a CPython set iterates over them after they were added in the given order.
+    """Reorder cells, in place, to the iteration order of a CPython set to which they were added in the given order.
 
     Args:
         cell_N: int64; the first `n_cells` cells, all different and fewer than 50,000, are reordered.

@@ -26,7 +26,7 @@ _NUMBERED = re.compile(
 
 @dataclass(frozen=True)
 class Task:
-    """Options of `rware`'s Warehouse, under its names; see there, or `fastmarl.envs.rware.Warehouse`.
+    """Options of the `rware` Warehouse, with the original names; see `fastmarl.envs.rware.Warehouse`.
 
     Raises:
         ConfigError: If a number is too small, or an option has an unknown value.
@@ -47,7 +47,7 @@ class Task:
     normalised_coordinates: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("reward_type", "observation_type"):  # accept members of the original's enums by name
+        for name in ("reward_type", "observation_type"):  # accept members of the original enums by name
             value = getattr(self, name)
             object.__setattr__(self, name, str(getattr(value, "name", value)).lower())
         least = {"shelf_columns": 1, "shelf_rows": 1, "column_height": 1, "n_agents": 1, "max_steps": 1,
@@ -67,11 +67,11 @@ class Task:
 
 
 def task_named(name: str, options: dict[str, Any]) -> Task:
-    """Return the task that `rware` registers under a name, with some options overridden.
+    """Return the task registered by `rware` under a name, with some options overridden.
 
     Raises:
-        ConfigError: If `rware` has no such name, or an option is invalid.
-        TypeError: If there is no such option.
+        ConfigError: If the name is unknown to `rware`, or an option is invalid.
+        TypeError: If an option is unknown.
     """
     match = _SIZED.fullmatch(name) or _NUMBERED.fullmatch(name)
     part = match.groupdict() if match else {}
@@ -90,14 +90,14 @@ def task_named(name: str, options: dict[str, Any]) -> Task:
 
 
 def floor_of(task: Task) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """Return a warehouse's cells and goals.
+    """Return the cells and goals of a warehouse.
 
     Returns:
         (cells, uint8 [rows, columns] of HIGHWAY and STORAGE; (x, y) of the goals, in the order in which deliveries are
         checked).
 
     Raises:
-        ConfigError: If there is no room for all robots and requests, or `layout` can't be parsed.
+        ConfigError: If there is no room for all robots and requests, or `layout` cannot be parsed.
     """
     floor, goals = _drawn_floor(task.layout) if task.layout else _regular_floor(task)
     n_shelves = int((floor == STORAGE).sum())

@@ -21,21 +21,22 @@ RADIUS = 0.15
 class SimpleSpread(ParticleWorld):
     """Agents are rewarded for landmarks with an agent near them, and penalised for collisions.
 
-    There are as many landmarks as agents. Dynamics, spaces, rewards and truncation are those of `mpe2.simple_spread_v3`
-    with the same options. Its other options (curriculum, partial observations, success as an end, benchmark data,
-    rendering) are not supported.
+    There are as many landmarks as agents. Dynamics, spaces, rewards and truncation match `mpe2.simple_spread_v3` with
+    the same options. Its other options (curriculum, partial observations, success as an end, benchmark data, rendering)
+    are not supported.
 
     Args:
         num_envs: Number E of copies in the batch.
         N: Number of agents, named "agent_0", ..., and of landmarks.
-        local_ratio: Weight of an agent's own collisions in its reward; the rest weighs the reward shared by all.
+        local_ratio: Weight of the agent-specific collision penalty in the reward; the rest is the weight of the shared
+            reward.
         max_cycles: Number of env steps after which an episode is truncated.
         continuous_actions: If True, actions are float32 [5] in 0 ... 1, whose elements 1 to 4 push to the left, right,
             down and up; if False, an action is one of these numbers, or 0.
 
     Attributes:
-        positions, velocities: float64 [E, N, 2] of the agents. May be written to.
-        landmarks: Positions of the landmarks, float64 [E, N, 2]. May be written to.
+        positions, velocities: float64 [E, N, 2] of the agents. Writable.
+        landmarks: Positions of the landmarks, float64 [E, N, 2]. Writable.
 
     Raises:
         ConfigError: If `N` or `max_cycles` is below 1, or `local_ratio` is not in 0 ... 1.
@@ -74,8 +75,8 @@ def _step(actions, rules, force_A2, position_EB2, velocity_EA2, t_E, obs_EAK, re
     Args:
         actions: int64 [E, A], or float32 [E, A, 5].
         rules: (local ratio, steps of an episode, radius of each agent).
-        force_A2: Scratch space for the forces in one env.
-        obs_EAK, reward_EA, truncated_E: The caller's arrays to write; earlier arrays belong to the batch.
+        force_A2: Scratch space for the forces in a single env.
+        obs_EAK, reward_EA, truncated_E: Output arrays of the caller; earlier arrays belong to the batch.
     """
     local_ratio, max_cycles, radius_A = rules
     for e in range(len(t_E)):

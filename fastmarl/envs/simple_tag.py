@@ -25,21 +25,21 @@ class SimpleTag(ParticleWorld):
 
     Adversaries are rewarded for touching good agents, which are penalised for that and for leaving the area.
 
-    Dynamics, spaces, rewards and truncation are those of `mpe2.simple_tag_v3` with the same options. Its other options
+    Dynamics, spaces, rewards and truncation match `mpe2.simple_tag_v3` with the same options. Its other options
     (curriculum, partial observations, success as an end, benchmark data, rendering) are not supported.
 
     Args:
         num_envs: Number E of copies in the batch.
         num_good: Number of agents in the group "good agents", named "agent_0", ...
         num_adversaries: Number of agents in the group "adversaries", named "adversary_0", ...
-        num_obstacles: Number of landmarks that agents can't enter.
+        num_obstacles: Number of impassable landmarks.
         max_cycles: Number of env steps after which an episode is truncated.
         continuous_actions: If True, actions are float32 [5] in 0 ... 1, whose elements 1 to 4 push to the left, right,
             down and up; if False, an action is one of these numbers, or 0.
 
     Attributes:
-        positions, velocities: float64 [E, A, 2] of the agents, adversaries first. May be written to.
-        obstacles: Positions of the obstacles, float64 [E, num_obstacles, 2]. May be written to.
+        positions, velocities: float64 [E, A, 2] of the agents, adversaries first. Writable.
+        obstacles: Positions of the obstacles, float64 [E, num_obstacles, 2]. Writable.
 
     Raises:
         ConfigError: If `num_good`, `num_adversaries` or `max_cycles` is below 1, or `num_obstacles` is below 0.
@@ -64,7 +64,7 @@ class SimpleTag(ParticleWorld):
             "adversaries": [f"adversary_{i}" for i in range(num_adversaries)],
             "good agents": [f"agent_{i}" for i in range(num_good)],
         }
-        n_numbers = 4 + 2 * num_obstacles + 2 * (n_agents - 1) + 2 * num_good  # in an adversary's observation
+        n_numbers = 4 + 2 * num_obstacles + 2 * (n_agents - 1) + 2 * num_good  # in the observation of an adversary
         numbers = {"adversaries": n_numbers, "good agents": n_numbers - 2}
         starts = n_agents * [1.0] + num_obstacles * [0.9]
         super().__init__(num_envs, groups, numbers, starts, num_adversaries, continuous_actions)
@@ -83,10 +83,10 @@ class SimpleTag(ParticleWorld):
 def _fine(position_EG2: np.ndarray, reward_EG: np.ndarray) -> None:
     """Penalise good agents for being far out, on either axis.
 
-    NumPy's exp and libm's, which compiled code calls, differ in the last bit on some processors; mpe2 uses NumPy's.
+    exp of NumPy, used by mpe2, and of libm, called by compiled code, differ in the last bit on some processors.
     """
     distance = np.abs(position_EG2)
-    beyond = np.minimum(np.exp(2 * np.minimum(distance, 3.0) - 2), 10)  # reaches 10 before 3, so exp can't overflow
+    beyond = np.minimum(np.exp(2 * np.minimum(distance, 3.0) - 2), 10)  # reaches 10 before 3, so exp cannot overflow
     fine_EG2 = np.where(distance < 0.9, 0.0, np.where(distance < 1.0, (distance - 0.9) * 10, beyond))
     reward_EG -= fine_EG2[..., 0]
     reward_EG -= fine_EG2[..., 1]
@@ -102,8 +102,8 @@ def _step(
     Args:
         adversary_actions, good_actions: int64 [E, A], or float32 [E, A, 5].
         rules: (steps of an episode, radius of each body).
-        force_A2: Scratch space for the forces in one env.
-        adversary_EAK, ..., truncated_E: The caller's arrays to write; earlier arrays belong to the batch.
+        force_A2: Scratch space for the forces in a single env.
+        adversary_EAK, ..., truncated_E: Output arrays of the caller; earlier arrays belong to the batch.
     """
     max_cycles, radius_B = rules
     n = adversary_actions.shape[1]

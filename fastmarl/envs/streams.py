@@ -1,8 +1,8 @@
 """A stream of random numbers for each env of a batch, for use in compiled code.
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). Its state
-has 64 bits, so an array uint64 [E] holds all streams, and env e draws with `uniform(streams, e, ...)`. An env's numbers
-depend on its seed and on what it has drawn before, but not on other envs.
+has 64 bits, so an array uint64 [E] stores all streams, and env e samples with `uniform(streams, e, ...)`. The numbers
+of an env depend on its seed and its earlier samples, but not on other envs.
 """
 
 from collections.abc import Sequence
@@ -60,13 +60,13 @@ def random_bits(streams_E, e):
 
 @njit(cache=True, nogil=True)
 def uniform(streams_E, e, low, high):
-    """Draw a float64 in [low, high) from `streams_E[e]`, in steps of (high - low) / 2**53."""
+    """Sample a float64 in [low, high) from `streams_E[e]`, in steps of (high - low) / 2**53."""
     return low + (high - low) * (np.float64(random_bits(streams_E, e) >> np.uint64(11)) * 2.0**-53)
 
 
 @njit(cache=True, nogil=True)
 def below(streams_E, e, n):
-    """Draw an int64 in 0 ... n - 1, for n < 2**32, from `streams_E[e]`.
+    """Sample an int64 in 0 ... n - 1, for n < 2**32, from `streams_E[e]`.
 
     Probabilities differ by a relative n / 2**32 at most.
     """
@@ -75,7 +75,7 @@ def below(streams_E, e, n):
 
 @njit(cache=True, nogil=True)
 def draw_zero(streams_E, e, numbers_N):
-    """Return the index, int64, of a uniformly drawn zero; there must be one."""
+    """Return the index, int64, of a uniformly sampled zero; there must be one."""
     n_zeros = 0
     for n in range(len(numbers_N)):
         n_zeros += numbers_N[n] == 0

@@ -1,4 +1,4 @@
-"""The agents of several envs as the rows of arrays, which other frameworks take for independent environments."""
+"""Agents of several envs as array rows, which other frameworks treat as independent environments."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from fastmarl.core.spaces.values import can_hold, choice_ranges, described
 from fastmarl.interop.env_batch import EnvBatch, WorkerBatch
 from fastmarl.runner.loop.envs import Envs
 
-MOST_LAYERS = 20  # an attribute `env` may lead in a circle
+MOST_LAYERS = 20  # attributes named `env` may form a cycle
 
 
 class AgentRows:
-    """Steps envs, and keeps a row for each of their agents: row e * A + a is the agent `agents[a]` of env e.
+    """Steps envs with a row for each agent: row e * A + a is agent `agents[a]` of env e.
 
-    A row waits while its agent is not observed, and rests from the agent's end to the next reset of its env.
+    A row waits while its agent is not observed, and rests from the end of the agent to the next env reset.
 
     Args:
         env, env_config: As in `EnvRunnerConfig`; all agents have the same spaces, and `possible_agents` names them.
         num_envs: Number E of copies of the env.
         max_steps: Env steps after which episodes are truncated; None: no limit.
-        num_env_workers: Number of processes that step the envs; 0: one for each core; None: this one.
+        num_env_workers: Number of processes that step the envs; 0: one for each core; None: the current process.
 
     Attributes:
         envs: The envs, or a batch of them.
-        agents: Ids of an env's agents, [A].
+        agents: Ids of the agents in an env, [A].
         observation_space, action_space: Spaces of an agent.
-        active: bool [E, A], True for agents that act in the next step.
+        active: bool [E, A], True for the agents to act in the next step.
         rewards: float64 [E, A], rewards of the last step.
-        terminated, truncated: bool [E, A], True for agents that ended in the last step. Those that are left when an
-            episode ends end with it.
-        is_over: bool [E], True for envs that need a reset.
-        is_terminated: bool [E], True for those of them that were not truncated.
-        is_begun: True after the first reset; False after an error, which only a reset of all envs mends.
-        infos: (row, info) of the last step or reset, of agents that had one.
+        terminated, truncated: bool [E, A], True if the agent ended in the last step. Agents remaining at the end of an
+            episode end with it.
+        is_over: bool [E], True for envs in need of a reset.
+        is_terminated: bool [E], True for envs in `is_over` that were not truncated.
+        is_begun: True after the first reset; False after an error until all envs are reset.
+        infos: (row, info) of the last step or reset, for agents with an info.
 
     Raises:
-        ConfigError: If agents have different spaces, or no names.
+        ConfigError: If agents have different spaces or the env does not name its agents.
     """
 
     def __init__(
@@ -149,17 +149,17 @@ class AgentRows:
     def observations(self) -> Any:
         """Return copies of the observations [E A, ...], nested like the space.
 
-        A row that waits has the agent's last one, a row that rests zeros. An agent's last observation stands until the
-        next step or reset.
+        Waiting rows have the last observation of the agent, resting rows have zeros. The final observation of an agent
+        is kept until the next step or reset.
         """
-        return self._layout.nest([leaf.reshape(-1, *leaf.shape[2:]).copy() for leaf in self._obs])
+        return self._layout.nest([leaf.reshape(len(self), *leaf.shape[2:]).copy() for leaf in self._obs])
 
     def row(self, row: int) -> Any:
         """Return a copy of the observation in a row."""
         return self._layout.nest([leaf[divmod(row, len(self.agents))].copy() for leaf in self._obs])
 
     def seed(self, seed: int) -> list[int]:
-        """Begin the stream of later resets' seeds; returns the seeds of the next reset of all envs."""
+        """Begin the seed stream for later resets; returns the seeds of the next reset of all envs."""
         self._rng = np.random.default_rng(seed)
         return [seed + env_index for env_index in range(len(self.is_over))]
 
@@ -168,7 +168,7 @@ class AgentRows:
 
         Args:
             env_indices: int64, ascending.
-            seeds: Seeds by env; None: random generators continue.
+            seeds: One seed per env; None: random generators continue.
         """
         self._check_open()
         if not len(env_indices):
@@ -197,10 +197,10 @@ class AgentRows:
         return self._out
 
     def step(self, actions: Any) -> None:
-        """Step all envs that are not over.
+        """Step all envs with running episodes.
 
         Args:
-            actions: Actions [E A, ...], nested like the space. Those of rows that are not active are ignored.
+            actions: Actions [E A, ...], nested like the space. Actions of inactive rows are ignored.
         """
         self._check_open()
         if not self.is_begun:
@@ -217,7 +217,7 @@ class AgentRows:
             self._take(out)
 
     def _forget(self, over: np.ndarray) -> None:
-        """Erase the results of envs that wait for a reset."""
+        """Erase the results of envs waiting for a reset."""
         out, group = self._out, self._out.groups[self._group]
         for array in (group.present, group.terminated, group.truncated, group.rewards, out.terminated, out.truncated):
             array[over] = 0
@@ -254,7 +254,7 @@ class AgentRows:
         self._take_infos(np.arange(len(self.is_over)))
 
     def _given(self, actions: Any) -> Any:
-        """Return actions by env and agent, zeros for those that don't act."""
+        """Return actions per env and agent, zeros for inactive agents."""
         given, misfit = [], f"expected actions of {self.action_space} for {len(self)} rows, got"
         try:
             arrays = [np.asarray(array) for array in self._actions.leaves_of(actions)]
@@ -281,7 +281,7 @@ class AgentRows:
             raise FinishedAgentError(env_index, self.agents[place], 0, problem)
 
     def _take_infos(self, env_indices: np.ndarray) -> None:
-        """Take the infos of these envs, and the action masks in them, which are for the next step alone."""
+        """Take the infos of these envs and their action masks, which are for the next step only."""
         self.infos = []
         self._masks_in_infos.reshape(*self.active.shape, -1)[env_indices] = True
         for env_index, agent, info in self._out.infos:
@@ -300,7 +300,7 @@ class AgentRows:
         return mask != 0
 
     def action_masks(self) -> np.ndarray:
-        """Return which actions are allowed, bool [E A, choices]; all of them in rows that are not active."""
+        """Return the allowed actions, bool [E A, choices]; all True in inactive rows."""
         if self._mask_key is None:
             masks = self._masks_in_infos.copy()
         else:
@@ -311,18 +311,18 @@ class AgentRows:
         return masks
 
     def env_of(self, row: int) -> Any:
-        """Return the env of a row, or the batch that has it."""
+        """Return the env of a row, or the batch it belongs to."""
         return self._batch if self._is_batch else self.envs[row // len(self.agents)]
 
     def attribute(self, name: str) -> list[Any]:
-        """Return an attribute of each env; that of a batch for each of its envs."""
+        """Return an attribute of each env; for a batch, repeated for each of its envs."""
         envs: list[Any] = [self._batch] * len(self.is_over) if self._is_batch else self.envs
         if self._all.workers is not None:
             return [env.call("__getattribute__", name) for env in envs]
         return [getattr(_owner(env, name), name) for env in envs]
 
     def set_attribute(self, row: int, name: str, value: Any) -> None:
-        """Set an attribute of a row's env, in the layer that has it: adapters and wrappers pass nothing on."""
+        """Set an attribute of the env of a row, in the layer that has it: adapters and wrappers do not forward it."""
         env: Any = self.env_of(row)
         if self._all.workers is not None:
             env.call("__getattribute__", name)  # raises AttributeError if only an inner layer has it
@@ -332,14 +332,14 @@ class AgentRows:
         setattr(next((each for each in layers if name in vars(each)), layers[-1]), name, value)
 
     def call(self, row: int, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of a row's env."""
+        """Call a method of the env of a row."""
         env: Any = self.env_of(row)
         if self._all.workers is not None:
             return env.call(name, *args, **kwargs)
         return getattr(_owner(env, name), name)(*args, **kwargs)
 
     def render(self) -> list[Any]:
-        """Return what each env renders."""
+        """Return the rendered frame of each env."""
         return [env.render() for env in self.envs]
 
     def close(self) -> None:
@@ -358,7 +358,7 @@ def _owner(env: Any, name: str) -> Any:
 
 
 def _layers(env: Any) -> list[Any]:
-    """Return an env and what it wraps, from the outside in."""
+    """Return an env and the envs it wraps, from the outside in."""
     layers = [env]
     while (inner := getattr(layers[-1], "env", None)) is not None and len(layers) < MOST_LAYERS:
         layers.append(inner)

@@ -1,4 +1,4 @@
-"""Gymnasium's vector environment over the agents of multi-agent environments."""
+"""Gymnasium vector environment over the agents of multi-agent environments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastmarl.core.objects.public import public
 from fastmarl.interop.agent_rows import AgentRows
 
 ACTIVE = "active"
-RESERVED = {ACTIVE, "final_obs", "final_info"}  # keys that an env's own infos can't have
+RESERVED = {ACTIVE, "final_obs", "final_info"}  # keys that infos of an env cannot have
 
 
 @public("fastmarl.interop.gymnasium")
@@ -29,21 +29,23 @@ class AgentVectorEnv(gym.vector.VectorEnv):
     ```
 
     Row e * A + a is agent `agents[a]` of env e. `infos["active"]`, bool [num_envs], is True where an agent acts on its
-    observation. It is False for agents that wait (the row keeps its observation) and from an agent's end until its env
-    begins another episode (zeros); their actions are ignored, so leave these rows out of the loss. Rewards are those of
-    the step, also where an agent waits. An agent that is left when an episode ends is terminated or truncated with it.
+    observation. It is False for waiting agents (the row keeps its observation), and from the end of an agent until its
+    env begins another episode (zeros); their actions are ignored, so leave these rows out of the loss. Rewards are from
+    the current step, also for waiting agents. Agents remaining at the end of an episode are terminated or truncated
+    with it.
 
-    An agent that ends before others can't be reset alone: in each mode its row rests until its env is reset.
+    An agent that ends before others cannot be reset alone: in each mode its row rests until its env is reset.
 
     Args:
-        env: Environment as `EnvRunnerConfig(env=...)` takes it, such as a PettingZoo name, a class, a function or a
+        env: Environment as in `EnvRunnerConfig(env=...)`, such as a PettingZoo name, a class, a function or a
             `fastmarl` env. All agents have the same spaces and are in `possible_agents`.
-        num_envs: Number of copies.
+        num_envs: Number of environment copies.
         env_config: Options of the environment.
         autoreset_mode: When an env whose episode is over is reset, see `gymnasium.vector.AutoresetMode`. With
-            "SameStep", `infos["final_obs"]` and `infos["final_info"]` belong to the agents that ended.
+            "SameStep", `infos["final_obs"]` and `infos["final_info"]` belong to the ended agents.
         max_steps: Env steps after which episodes are truncated; None: no limit.
-        num_env_workers: Number of processes that step the environments; 0: one for each core; None: this one.
+        num_env_workers: Number of processes that step the environments; 0: one for each core; None: the current
+            process.
 
     Attributes:
         agents: Ids of the A agents.
@@ -64,7 +66,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         max_steps: int | None = None,
         num_env_workers: int | None = None,
     ):
-        self.closed = True  # nothing is open if an error follows
+        self.closed = True  # so that nothing is left open if an error follows
         self._mode = AutoresetMode(autoreset_mode)
         self._rows = AgentRows(env, num_envs, env_config, max_steps, num_env_workers)
         self.agents, self.env_index, self.num_envs = self._rows.agents, self._rows.env_index, len(self._rows)
@@ -91,7 +93,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
             (observations [num_envs, ...], infos).
 
         Raises:
-            ConfigError: If an option is unknown, or a mask or list of seeds does not fit.
+            ConfigError: If an option is unknown, or a mask or list of seeds does not match.
         """
         rows, given = self._rows, dict(options or {})
         mask = given.pop("reset_mask", None)
@@ -136,7 +138,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
 
         Raises:
             FinishedAgentError: If a finished agent comes back or gets a reward.
-            ConfigError: If actions don't fit the space.
+            ConfigError: If actions are not in the space.
         """
         rows = self._rows
         over = np.flatnonzero(rows.is_over)
@@ -156,7 +158,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         return rows.observations(), *flat, self._infos(infos, finals)
 
     def _finals(self, infos: list[tuple[int, dict]]) -> tuple[dict[str, Any], list[tuple[int, dict]]]:
-        """Return the agents' last observations and infos, and the infos of the other agents."""
+        """Return the last observations and infos of ended agents, and the infos of the others."""
         ended = (self._rows.terminated | self._rows.truncated).reshape(-1)
         finals: dict[str, Any] = {}
         last: dict[int, dict] = {}
@@ -177,7 +179,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         return found
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        """Add a row's info as Gymnasium does; values of different types or shapes become an array of objects."""
+        """Add the info of a row as in Gymnasium; values of different types or shapes become an object array."""
         for key, value in env_info.items():
             column = vector_infos.get(key)
             if isinstance(column, np.ndarray) and column.dtype != object and not _fits(column, value):
@@ -188,11 +190,11 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         return super()._add_info(vector_infos, env_info, env_num)
 
     def render(self) -> tuple[Any, ...]:
-        """Return what each env (not each row) renders."""
+        """Return the rendered frame of each env (not of each row)."""
         return tuple(self._rows.render())
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return the attribute `name` of each row's env."""
+        """Return the attribute `name` of the env of each row."""
         found = self._rows.attribute(name)
         return tuple(found[env_index] for env_index in self.env_index)
 
@@ -202,6 +204,6 @@ class AgentVectorEnv(gym.vector.VectorEnv):
 
 
 def _fits(column: np.ndarray, value: Any) -> bool:
-    """Return True if a column of infos can hold a value without changing it."""
+    """Return True if a column of infos can store a value without changing it."""
     array = np.asarray(value)
     return array.shape == column.shape[1:] and np.can_cast(array.dtype, column.dtype, "safe")

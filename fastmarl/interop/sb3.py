@@ -1,4 +1,4 @@
-"""Stable-Baselines3's vector environment over the agents of multi-agent environments."""
+"""Stable-Baselines3 vector environment over the agents of multi-agent environments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Indices = int | Iterable[int] | None
 
 @public("fastmarl.interop.sb3")
 class AgentVecEnv(VecEnv):
-    """A VecEnv of Stable-Baselines3 whose environments are agents, which then share a policy.
+    """A Stable-Baselines3 VecEnv whose environments are agents that share a policy.
 
     ```python
     envs = AgentVecEnv("mpe2.simple_spread_v3", num_envs=8)  # 24 rows: 8 copies with 3 agents each
@@ -34,22 +34,22 @@ class AgentVecEnv(VecEnv):
     ```
 
     Row e * A + a is agent `agents[a]` of env e. When an agent ends, its info has "terminal_observation" and
-    "TimeLimit.truncated"; an agent that is left when an episode ends is done with it, and all agents of an env begin
-    the next episode at once. Each info has "active": False where the agent does not act on the observation, because it
-    waits, or because it is finished and others in its env go on. Stable-Baselines3 learns from these rows, too (with
-    zeros as observations after the end, and rewards of 0), and counts the latter to the agent's next episode, so prefer
-    `fastmarl train` if agents die early.
+    "TimeLimit.truncated"; agents remaining at the end of an episode are done with it, and all agents of an env begin
+    the next episode at the same time. Each info has "active": False where the agent does not act on the observation,
+    because it waits, or because it is finished and others in its env continue. Stable-Baselines3 also learns from these
+    rows (with zero observations after the end, and zero rewards) and counts the latter towards the next episode of the
+    agent, so prefer `fastmarl train` if agents die early.
 
-    Action masks, in observations under "action_mask" or in infos, are what MaskablePPO of sb3-contrib asks for. An
-    observation with a mask and one other entry becomes that entry.
+    Action masks, in observations under "action_mask" or in infos, are available to MaskablePPO of sb3-contrib. An
+    observation with a mask and one other entry is reduced to that entry.
 
     Args:
-        env: Environment as `EnvRunnerConfig(env=...)` takes it. All agents have the same spaces and are in
-            `possible_agents`.
-        num_envs: Number of copies.
+        env: Environment as in `EnvRunnerConfig(env=...)`. All agents have the same spaces and are in `possible_agents`.
+        num_envs: Number of environment copies.
         env_config: Options of the environment.
         max_steps: Env steps after which episodes are truncated; None: no limit.
-        num_env_workers: Number of processes that step the environments; 0: one for each core; None: this one.
+        num_env_workers: Number of processes that step the environments; 0: one for each core; None: the current
+            process.
 
     Attributes:
         agents: Ids of the A agents.
@@ -95,7 +95,7 @@ class AgentVecEnv(VecEnv):
         return self._observations()
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seed the next reset: env e gets seed + e. Returns the seed of each row's env.
+        """Seed the next reset: env e gets seed + e. Returns the seed of the env of each row.
 
         Args:
             seed: None: a random one.
@@ -117,7 +117,7 @@ class AgentVecEnv(VecEnv):
 
         Raises:
             FinishedAgentError: If a finished agent comes back or gets a reward.
-            ConfigError: If actions don't fit the space.
+            ConfigError: If actions are not in the space.
         """
         rows = self._rows
         rows.step(self._actions)
@@ -142,7 +142,7 @@ class AgentVecEnv(VecEnv):
         return observation if self._entry is None else observation[self._entry]
 
     def _infos(self) -> list[dict]:
-        """Return copies of the rows' infos, with "active"."""
+        """Return copies of the infos of all rows, with "active"."""
         flags = self._rows.active.reshape(-1).tolist()
         found: list[dict] = [{ACTIVE: is_active} for is_active in flags]
         for row, info in self._rows.infos:
@@ -151,7 +151,7 @@ class AgentVecEnv(VecEnv):
         return found
 
     def action_masks(self) -> np.ndarray:
-        """Return which actions are allowed, bool [num_envs, choices]; all of them in rows that don't act."""
+        """Return the allowed actions, bool [num_envs, choices]; all True in inactive rows."""
         return self._rows.action_masks()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
@@ -172,7 +172,7 @@ class AgentVecEnv(VecEnv):
             self._rows.set_attribute(row, attr_name, value)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list:
-        """Call a method once in each env that has some of the rows.
+        """Call a method once in each env that has any of the rows.
 
         Args:
             method_name: Name of the method.
@@ -181,7 +181,7 @@ class AgentVecEnv(VecEnv):
             method_kwargs: Its keyword arguments.
 
         Returns:
-            The result of each row's env.
+            The result for the env of each row.
         """
         if method_name == MASKS:
             self._check_masks()
@@ -194,7 +194,7 @@ class AgentVecEnv(VecEnv):
         return [found[id(self._rows.env_of(row))] for row in self._get_indices(indices)]
 
     def _firsts(self, indices: Indices) -> dict[int, int]:
-        """Return a row of each env that has some of these rows."""
+        """Return one row of each env that has any of these rows."""
         rows = list(self._get_indices(indices))
         return {id(self._rows.env_of(row)): row for row in reversed(rows)}
 
@@ -203,7 +203,7 @@ class AgentVecEnv(VecEnv):
             raise AttributeError(f"actions of {self.action_space} have no masks")
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: Indices = None) -> list[bool]:
-        """Return False for each of the rows `indices` (None: all): no `wrapper_class` of one agent is used."""
+        """Return False for each of the rows `indices` (None: all): no `wrapper_class` wraps individual agents."""
         return [False for _ in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[np.ndarray | None]:

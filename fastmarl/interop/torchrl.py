@@ -1,4 +1,4 @@
-"""TorchRL's environment over the agents of multi-agent environments."""
+"""TorchRL environment over the agents of multi-agent environments."""
 
 from __future__ import annotations
 
@@ -25,40 +25,41 @@ except ImportError as error:
 
 GROUP = "agents"
 ENDS = ("done", "terminated", "truncated")
-ACTIONS = gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary, gym.spaces.Box
+MULTIPLE = gym.spaces.MultiDiscrete, gym.spaces.MultiBinary
 
 
 @public("fastmarl.interop.torchrl")
 class TensorDictEnv(EnvBase):
-    """A TorchRL environment of all copies of a multi-agent environment, for TorchRL's collectors, losses and modules.
+    """A TorchRL environment of all copies of a multi-agent environment, for TorchRL collectors, losses and modules.
 
     ```python
     env = TensorDictEnv("mpe2.simple_spread_v3", num_envs=32)
     collector = Collector(env, policy, frames_per_batch=3200, total_frames=1_000_000)
     ```
 
-    TensorDicts have the batch size [E] and the group "agents", of batch size [E, A], whose agents are in the order of
-    `agents`. It has "observation", nested like the space without its action mask; "action"; "mask", bool, True where an
-    agent acts on its observation; and "action_mask", bool [E, A, choices], if actions have choices: all True if
-    the env has no masks. After a step, "reward" float32 [E, A, 1], and "done", "terminated" and "truncated", bool
-    [E, A, 1], that stay True from an agent's end to the next reset. The same three, [E, 1], say if the env's episode is
-    over. Leave rows without "mask" out of losses: their agents wait, with their last observation, or have ended.
+    TensorDicts have the batch size [E] and the group "agents" with batch size [E, A], in the order of `agents`. It has
+    "observation", nested like the space without its action mask; "action"; "mask", bool, True where an agent acts on
+    its observation; and "action_mask", bool [E, A, choices], if actions have choices: all True if the env has no masks.
+    After a step, "reward" float32 [E, A, 1], and "done", "terminated" and "truncated", bool [E, A, 1], that remain True
+    from the end of an agent to the next reset. The same three entries at the root, [E, 1], tell if the episode of the
+    env is over. Leave rows without "mask" out of losses: their agents wait, with their last observation, or have ended.
 
     Args:
-        env: Environment as `EnvRunnerConfig(env=...)` takes it, such as a PettingZoo name, a class, a function or a
+        env: Environment as in `EnvRunnerConfig(env=...)`, such as a PettingZoo name, a class, a function or a
             `fastmarl` env. All agents have the same spaces and are in `possible_agents`.
         num_envs: Number E of copies.
         env_config: Options of the environment.
         max_steps: Env steps after which episodes are truncated; None: no limit.
-        num_env_workers: Number of processes that step the environments; 0: one for each core; None: this one.
+        num_env_workers: Number of processes that step the environments; 0: one for each core; None: the current
+            process.
         device: Device of the TensorDicts.
 
     Attributes:
         agents: Ids of the A agents.
-        n_agents: A.
+        n_agents: Number of agents, A.
 
     Raises:
-        ConfigError: If agents have different spaces, TensorDicts can't hold them, or an argument is out of range.
+        ConfigError: If agents have different spaces, TensorDicts do not support them, or an argument is out of range.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class TensorDictEnv(EnvBase):
             self._has_choices = bool(choices_of(rows.action_space))
             self._first_action = getattr(rows.action_space, "start", 0)
             self._seeds: list[int] | None = None
-            self._ended = np.zeros((2, *self._shape), np.bool_)  # agents that were terminated, and truncated
+            self._ended = np.zeros((2, *self._shape), np.bool_)  # terminated and truncated agents
             self._make_specs()
         except BaseException:
             rows.close()
@@ -88,10 +89,11 @@ class TensorDictEnv(EnvBase):
 
     def _make_specs(self) -> None:
         space, action_space = self._rows.observation_space, self._rows.action_space
-        if not isinstance(action_space, ACTIONS) or _has_tuples(space):
-            raise ConfigError(f"TensorDictEnv takes Box, Discrete, MultiDiscrete and MultiBinary actions, and "
-                              f"observations without Tuple, got {action_space} and {space}: flatten them in a wrapper "
-                              f"of the env")  # fmt: skip
+        if isinstance(action_space, gym.spaces.Dict) or not (_is_taken(space) and _is_taken(action_space)):
+            raise ConfigError(f"TensorDictEnv takes Box with 1 or more axes and numbers, Discrete, MultiDiscrete and "
+                              f"MultiBinary with 1 axis, in observations also Dict, and no unsigned integers except "
+                              f"bytes; got {space}, and {action_space} for actions: convert them in a wrapper of the "
+                              f"env")  # fmt: skip
         seen = {"observation": self._of_agents(self._without_mask(space)), "mask": _flags(*self._shape)}
         if self._has_choices:
             seen["action_mask"] = _flags(*self._shape, sum(choices_of(action_space)))
@@ -102,7 +104,7 @@ class TensorDictEnv(EnvBase):
         self.done_spec = self._group(of_agents, **of_envs)
 
     def _group(self, of_agents: Mapping[str, Any], **of_envs: Any) -> Composite:
-        """Return a spec of the group, and of entries of the envs."""
+        """Return a spec of the group and of the env entries."""
         group = Composite(of_agents, shape=self._shape)
         return Composite({GROUP: group, **of_envs}, shape=self._shape[:1]).to(self.device)
 
@@ -115,7 +117,7 @@ class TensorDictEnv(EnvBase):
         return spec.expand(*self._shape, *spec.shape)
 
     def _without_mask(self, seen: Any) -> Any:
-        """Leave the action mask out of a Dict space or an observation of it, and return a single entry as it is."""
+        """Remove the action mask from a Dict space or observation; a single remaining entry is unwrapped."""
         if self._mask_key is None:
             return seen
         rest = {key: seen[key] for key in seen if key != self._mask_key}
@@ -128,7 +130,7 @@ class TensorDictEnv(EnvBase):
         self._seeds = None if seed is None else self._rows.seed(seed)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDict:
-        """Begin episodes in the envs that "_reset" names, or in all."""
+        """Begin episodes in the envs selected by "_reset", or in all."""
         if kwargs:
             raise ConfigError(f"reset() takes no options, got {list(kwargs)}; put them into env_config")
         chosen = None if tensordict is None else tensordict.get("_reset", None)
@@ -147,9 +149,10 @@ class TensorDictEnv(EnvBase):
         return self._results({"reward": torch.from_numpy(rows.rewards.astype(np.float32))[..., None]})
 
     def _results(self, found: dict[str, Any]) -> TensorDict:
-        """Return what TorchRL wants after a step or a reset, with these entries of the agents."""
+        """Return the entries expected by TorchRL after a step or a reset, with these entries of the agents."""
         rows, (terminated, truncated) = self._rows, self._ended
-        found["observation"] = map_struct(self._by_agent, self._without_mask(rows.observations()))
+        seen = _from_zero(rows.observation_space, rows.observations())
+        found["observation"] = map_struct(self._by_agent, self._without_mask(seen))
         found["mask"] = torch.from_numpy(rows.active.copy())
         if self._has_choices:
             found["action_mask"] = self._by_agent(rows.action_masks())
@@ -162,7 +165,7 @@ class TensorDictEnv(EnvBase):
         return torch.from_numpy(array.reshape(*self._shape, *array.shape[1:]))
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close all envs, which can't be stepped afterwards; an error if they are closed and `raise_if_closed`."""
+        """Close all envs, which cannot be stepped afterwards; raises if already closed and `raise_if_closed` is set."""
         self._rows.close()
         super().close(raise_if_closed=raise_if_closed)
 
@@ -171,10 +174,20 @@ def _flags(*shape: int) -> Binary:
     return Binary(shape=shape, dtype=torch.bool)
 
 
-def _has_tuples(space: gym.Space) -> bool:
+def _is_taken(space: gym.Space) -> bool:
     if isinstance(space, gym.spaces.Dict):
-        return any(map(_has_tuples, space.values()))
-    return isinstance(space, gym.spaces.Tuple)
+        return all(isinstance(key, str) and _is_taken(part) for key, part in space.items())
+    if isinstance(space, gym.spaces.Box):
+        return 0 not in (len(space.shape), *space.shape) and space.dtype not in (np.uint16, np.uint32, np.uint64)
+    return isinstance(space, gym.spaces.Discrete) or (isinstance(space, MULTIPLE) and len(space.shape) == 1)
+
+
+def _from_zero(space: gym.Space, observations: Any) -> Any:
+    """Count choices from 0, as TorchRL does."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _from_zero(part, observations[key]) for key, part in space.items()}
+    start = getattr(space, "start", 0)
+    return observations - start if np.any(start) else observations
 
 
 def _ends(terminated: np.ndarray, truncated: np.ndarray) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Optimizer steps, which take a single pass over memory for Adam."""
+"""Optimizer steps, with a single pass over memory for Adam."""
 
 from typing import Any
 
@@ -14,10 +14,11 @@ SMALLEST = 1e-6  # added to the norm that divides a gradient, as in torch
 
 
 class FusedAdam:
-    """Performs an optimizer's step in a single pass over memory; results equal torch's up to rounding.
+    """Performs an Adam step in a single pass over memory; results equal those in torch up to rounding.
 
     Args:
-        optimizer: torch's Adam, for which `can_fuse()` returns True. Parameters, gradients and moments stay in place.
+        optimizer: An Adam optimizer of torch for which `can_fuse()` returns True. Parameters, gradients and moments are
+            not moved.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
@@ -38,19 +39,19 @@ class FusedAdam:
 
 
 class OptimizerSteps:
-    """An optimizer's steps, fused into a single pass where possible."""
+    """Steps of an optimizer, fused into a single pass where possible."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: FlatParameters):
         self._optimizer, self._parameters = optimizer, parameters
         self._fused: FusedAdam | None = None
 
     def step(self, unreached: list[slice]) -> None:
-        """Take one step, in which parameters without a gradient and their moments stay as they are.
+        """Take a step that leaves parameters without a gradient and their moments unchanged.
 
-        The optimizer takes the first one itself, which creates the moments.
+        The optimizer performs the first step, which creates the moments.
 
         Args:
-            unreached: Places of the parameters without a gradient.
+            unreached: Positions of the parameters without a gradient.
         """
         if self._fused is None and can_fuse(self._optimizer):
             self._fused = FusedAdam(self._optimizer)
@@ -66,7 +67,7 @@ class OptimizerSteps:
 
 
 def limit_norm(gradient: torch.Tensor, most: float | None) -> float:
-    """Scale a gradient down to this norm if it is longer; returns its norm before scaling."""
+    """Scale a gradient down to this norm if its norm is larger; returns the norm before scaling."""
     norm = float(torch.linalg.vector_norm(gradient))
     if most is not None and norm > most:
         gradient.mul_(most / (norm + SMALLEST))
@@ -74,7 +75,7 @@ def limit_norm(gradient: torch.Tensor, most: float | None) -> float:
 
 
 def can_fuse(optimizer: torch.optim.Optimizer) -> bool:
-    """Return True if the optimizer is torch's Adam with default flags, and has stepped all of its parameters before."""
+    """Return True if the optimizer is torch.optim.Adam with default flags and has stepped all of its parameters."""
     return (
         is_plain(optimizer)
         and all(has_state(optimizer, group) for group in optimizer.param_groups)
@@ -89,21 +90,21 @@ def places_of(parameter: Any, state: dict[str, Any]) -> tuple[int, ...]:
 
 
 def is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Return True if the optimizer's step is that of torch's Adam, without hooks or replacements."""
+    """Return True if `step()` of the optimizer is the method of torch.optim.Adam, without hooks or replacements."""
     hooks = (
         *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
         *(torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks),
     )
-    step = vars(optimizer).get("step")  # schedulers wrap it, to detect calls
+    step = vars(optimizer).get("step")  # schedulers wrap it to detect calls
     is_own = step is not None and not hasattr(step, "_wrapped_by_lr_sched")
     return type(optimizer) is torch.optim.Adam and not is_own and not any(hooks)
 
 
 def has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
-    """Return True if the group has stepped all of its parameters before, with options that are supported."""
+    """Return True if the group has already stepped all of its parameters, with supported options."""
     if any(group.get(flag) for flag in FLAGS) or isinstance(group["lr"], torch.Tensor):
         return False
-    if not 0.5 < group["betas"][0] < 1:  # outside, torch's lerp() uses another formula
+    if not 0.5 < group["betas"][0] < 1:  # outside, lerp() of torch uses a different formula
         return False
     for parameter in group["params"]:
         state, gradient = optimizer.state.get(parameter), parameter.grad

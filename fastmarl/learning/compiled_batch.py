@@ -1,4 +1,4 @@
-"""A module's layers, and batches of inputs, as compiled code reads them."""
+"""The layers of a module, and batches of inputs, in the form used by compiled code."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,26 +17,26 @@ from fastmarl.core.spaces.structs import Path, map_struct
 from fastmarl.learning.dense_nets import DenseNet, gradient_of, needed_layers
 from fastmarl.learning.module_layers import ModuleLayers
 
-SMALLEST = 1e-7  # difference that rounding explains between numbers of 0
-TOLERANCE = 1e-3  # of float32, relative to the numbers' size
+SMALLEST = 1e-7  # difference between zeros that rounding can explain
+TOLERANCE = 1e-3  # of float32, relative to the magnitude
 
 
 class CompiledGradient:
-    """Computes gradients of a module's parameters. See `CompiledGradients`."""
+    """Computes parameter gradients of a module. See `CompiledGradients`."""
 
     def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor], layers: ModuleLayers):
         self.module, self.gradients, self.layers = module, gradients, layers
         self._nets: dict[Any, PPOGradient] = {}
         self._n = sum(each.numel() for each in gradients)
         self._arrays = {each: gradient.detach().numpy() for each, gradient in gradients.items()}
-        self._part_sums = np.zeros((1 + MOST_PARTS, self._n), np.float32)  # gradients of parts in a row, and their sum
+        self._part_sums = np.zeros((1 + MOST_PARTS, self._n), np.float32)  # gradients of parts, and their sum
 
     def net(self, part: int | None = None, *, has_values: bool = False, **kind: Any) -> PPOGradient:
-        """Return the compiled code for rows of a kind, see `gradient_of()`.
+        """Return the compiled code for a kind of rows, see `gradient_of()`.
 
         Args:
-            part: Number of a part, whose gradients `add_parts()` reads; None: overwrite `gradients`.
-            has_values: Compute values, too.
+            part: Index of a part, whose gradients are read by `add_parts()`; None: overwrite `gradients`.
+            has_values: Also compute values.
             kind: Options of `gradient_of()`.
         """
         if (key := (part, has_values, *kind.items())) not in self._nets:
@@ -49,7 +49,7 @@ class CompiledGradient:
         return {each: piece.view(each.shape) for each, piece in zip(self.gradients, pieces, strict=True)}
 
     def add_parts(self, n: int, trained: set[Any]) -> None:
-        """Overwrite the gradients of these parameters with the sum of n parts, which are added in order."""
+        """Overwrite the gradients of these parameters with the sum of n parts, added in order."""
         np.add.reduce(self._part_sums[:n], 0, out=self._part_sums[MOST_PARTS])
         end = 0
         for each, array in self._arrays.items():
@@ -70,18 +70,18 @@ class Inputs(NamedTuple):
     states: list[Any]
 
     def of(self, numbers: Any, length: int) -> "Inputs":
-        """Return copies of the sequences with these numbers."""
+        """Return copies of the sequences with these indices."""
         return Inputs(self.obs[steps_of(numbers, length)], [state[numbers] for state in self.states])
 
 
 class CompiledBatch:
-    """A batch whose inputs compiled code reads.
+    """A batch whose inputs are read by compiled code.
 
     Args:
-        gradient: The module's compiled code.
-        batch: Columns of the module's inputs, and others.
-        shape: Shape of its rows: [n], or [N, T] for sequences.
-        has_values: The values are needed.
+        gradient: Compiled code of the module.
+        batch: Columns with the module inputs, and other columns.
+        shape: Shape of the rows: [n], or [N, T] for sequences.
+        has_values: True if values are needed.
 
     Attributes:
         gradient: The argument.
@@ -114,7 +114,7 @@ class CompiledBatch:
         return self._n
 
     def _in_a_row(self, column: Any) -> Any:
-        """Return the steps of all sequences in a row."""
+        """Return the concatenated steps of all sequences."""
         return map_struct(lambda leaf: leaf.flatten(0, 1) if self.gradient.layers.net.states else leaf, column)
 
     def _state(self, path: Path, n: int) -> Any:
@@ -130,7 +130,7 @@ class CompiledBatch:
         return leaf.detach().reshape(n, -1).contiguous().numpy()
 
     def _action_mask(self) -> Tensor | None:
-        """Return the mask that the module, or the module's owner, applies to the logits, [n, choices]."""
+        """Return the mask applied to the logits by the module or its owner, [n, choices]."""
         module, key = self.gradient.module, self.gradient.layers.mask_key
         if not (choices := choices_of(module.action_space)):
             return None
@@ -140,7 +140,7 @@ class CompiledBatch:
         return None if mask is None else in_a_row(self._in_a_row(mask), (self._n, sum(choices)))
 
     def _check_gradients(self, found: Any) -> None:
-        """Raise NotDenseError unless the compiled gradients equal these of autograd, in which None stands for zeros."""
+        """Raise NotDenseError unless the compiled gradients equal these from autograd, where None stands for zeros."""
         gradients = self.gradient.gradients
         theirs = [torch.zeros_like(each) if of is None else of for each, of in zip(gradients, found, strict=True)]
         off = [
@@ -157,22 +157,22 @@ class CompiledBatch:
 
 
 def steps_of(numbers: Any, length: int) -> Any:
-    """Return the numbers of the rows of these sequences."""
+    """Return the row indices of these sequences."""
     return (numbers[:, None] * length + np.arange(length)).reshape(-1)
 
 
 def counted(mask: Tensor) -> Tensor:
-    """Return the numbers of the rows where the mask is True, or of the sequences with such rows."""
+    """Return the indices of the rows where the mask is True, or of the sequences with such rows."""
     if not mask.any():
         raise NotDenseError("no row counts")
     return mask.reshape(len(mask), -1).any(1).nonzero().squeeze(1)
 
 
 def few(numbers: Tensor, length: int, most: int) -> Tensor:
-    """Return some of these numbers of sequences, evenly spread.
+    """Return an evenly spaced selection of these sequence indices.
 
-    There are at least 2, of which several may be the same; other numbers of sequences than of their steps; and at most
-    `most` steps if possible.
+    It has at least 2 indices, possibly repeated; the number of sequences differs from their length; and there are at
+    most `most` steps if possible.
     """
     n = max(2, min(len(numbers), most // max(1, length)))
     places = torch.linspace(0, len(numbers) - 1, n + (n == length), dtype=torch.float64, device="cpu")
@@ -180,5 +180,5 @@ def few(numbers: Tensor, length: int, most: int) -> Tensor:
 
 
 def taken(batch: Mapping[str, Any], numbers: Tensor) -> dict[str, Any]:
-    """Return the batch's rows with these numbers."""
+    """Return the rows of the batch with these indices."""
     return {name: map_struct(lambda leaf: leaf[numbers], column) for name, column in batch.items()}

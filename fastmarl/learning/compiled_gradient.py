@@ -1,4 +1,4 @@
-"""Compiled gradients of a module's PPO loss, verified against the module itself."""
+"""Compiled gradients of the PPO loss of a module, verified against the module itself."""
 
 import copy
 import random
@@ -21,43 +21,44 @@ from fastmarl.learning.module_layers import ModuleLayers, check_unwatched, is_de
 from fastmarl.learning.ppo import module_inputs
 from fastmarl.learning.snapshots import Change, Snapshot
 
-MOST_COMPARED = 256  # rows in the comparison of gradients after a module was read
+MOST_COMPARED = 256  # rows in the gradient comparison after reading a module
 MOST_SEEN = 8  # rows in each later comparison
 CHANGES = "its forward pass changes attributes"
 
 
 class CompiledGradients:
-    """Compiled code for a module, which is read again after it has changed.
+    """Compiled code for a module, which is read again after each change.
 
-    Modules of other classes than `DefaultRLModule` are read from a pass of a copy, so that nothing of it is left in the
-    module. Attributes, methods and variables that a pass may use are compared before each update, and the gradients of
-    a few rows after every few thousand rows; a module with another gradient than its layers is left to autograd.
+    Modules of classes other than `DefaultRLModule` are read from a forward pass of a copy, so that the module itself is
+    not affected. Attributes, methods and variables that may be used by a pass are compared before each update, and the
+    gradients of a few rows after every few thousand rows; if the gradient of a module differs from its layers, autograd
+    is used instead.
 
     Args:
         module: The module.
-        gradients: Trained parameter -> tensor that receives its gradient.
+        gradients: Trained parameter -> tensor for its gradient.
     """
 
     def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor]):
         self._module, self._gradients = module, gradients
-        self._known: CompiledGradient | str | None = None  # or the reason why there is none
+        self._known: CompiledGradient | str | None = None  # or the reason why there is no compiled code
         self._snapshot: Snapshot | None = None
-        self._form: Any = None  # of the module's inputs
+        self._form: Any = None  # of the module inputs
         self._n_unseen = 0
 
     def rows(self, batch: Mapping[str, Any], options: LossOptions) -> CompiledRows:
-        """Prepare a batch for PPO's loss; its columns have equally many rows on one device.
+        """Prepare a batch for the PPO loss; all columns have the same number of rows and device.
 
         Raises:
             BatchError: If `ppo_loss()` would raise it, or actions are out of range.
-            NotDenseError: If it is not certain that the module computes only its layers, or compiled code does not
-                support the batch.
+            NotDenseError: If the module might compute more than its layers, or compiled code does not support the
+                batch.
         """
         form = _form_of(batch), options.vf_coeff != 0, options.kl_coeff != 0
         return self._prepared(batch, form, CompiledRows, options)
 
     def outputs(self, batch: Mapping[str, Any]) -> CompiledOutputs:
-        """Prepare a batch of the module's inputs for other losses of its logits; see `rows()`."""
+        """Prepare a batch of module inputs for other losses of the logits; see `rows()`."""
         return self._prepared(batch, (_form_of(batch),), CompiledOutputs)
 
     def _prepared(self, batch: Mapping[str, Any], form: Any, kind: Any, *options: Any) -> Any:
@@ -80,7 +81,7 @@ class CompiledGradients:
         return rows
 
     def _read(self, batch: Mapping[str, Any], kind: Any, options: Any) -> Snapshot:
-        """Read the module in its current state, which is returned."""
+        """Read the module in its current state; returns that state."""
         excluded: set[Change] = set()
         try:
             self._check_parameters()
@@ -89,7 +90,7 @@ class CompiledGradients:
             )
             self._known = CompiledGradient(self._module, self._gradients, layers)
         except RandomError:
-            raise  # maybe another thread has drawn them
+            raise  # another thread may have sampled them
         except ChangesError as error:
             self._known, excluded = str(error), error.changes
         except NotDenseError as error:
@@ -105,10 +106,10 @@ class CompiledGradients:
             raise NotDenseError(f"torch is faster for {n_weights:,} weights")
 
     def _read_copy(self, batch: Mapping[str, Any], kind: Any, options: Any) -> ModuleLayers:
-        """Read a copy of the module, whose weights differ: where they are 0, they would hide gradients."""
+        """Read a copy of the module with modified weights, because zero weights would hide gradients."""
         try:
             twin = copy.deepcopy(self._module)
-        except Exception as error:  # the module may hold anything
+        except Exception as error:  # the module may contain anything
             raise NotDenseError(f"it can't be copied: {type(error).__name__}: {error}") from None
         parameters = _parameters_of(twin)
         _perturb(parameters)
@@ -124,7 +125,7 @@ class CompiledGradients:
             reason = str(error)
         if not snapshot.is_same():
             changes = snapshot.changes()
-            snapshot.restore()  # what the copy shares with others
+            snapshot.restore()  # objects that the copy shares with others
             raise ChangesError(reason or CHANGES, changes)
         if _randomness() != randomness:
             _set_randomness(randomness)
@@ -136,7 +137,7 @@ class CompiledGradients:
 
 
 class ChangesError(NotDenseError):
-    """A pass of the module changes the module, or objects and variables that it uses."""
+    """Raised if a forward pass changes the module, or objects and variables used by it."""
 
     def __init__(self, message: str, changes: set[Change]):
         super().__init__(message)
@@ -144,11 +145,11 @@ class ChangesError(NotDenseError):
 
 
 class RandomError(NotDenseError):
-    """A pass of the module draws random numbers."""
+    """Raised if a forward pass samples random numbers."""
 
 
 def _parameters_of(module: nn.Module) -> list[nn.Parameter]:
-    """List the parameters of all parts, where shared ones stand several times."""
+    """List the parameters of all parts, with shared parameters repeated."""
     found = (each for part in parts_of(module) for each in part._parameters.values())
     return [each for each in found if each is not None]
 
@@ -162,7 +163,7 @@ def _perturb(parameters: list[nn.Parameter]) -> None:
 
 
 def _form_of(batch: Mapping[str, Any]) -> Any:
-    """Return a value that is the same for batches with the same kinds of columns."""
+    """Return a value that is equal for batches with the same kinds of columns."""
     return [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in flatten_struct(module_inputs(batch))]
 
 

@@ -1,4 +1,4 @@
-"""Batches of which compiled code computes a module's logits, and the gradients of any loss of these."""
+"""Batches with compiled computation of module logits and of the gradients of any loss on these."""
 
 import copy
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from fastmarl.learning.ppo import module_inputs
 
 
 class CompiledOutputs(CompiledBatch):
-    """A batch of a module's inputs; see `CompiledGradients.outputs()`."""
+    """A batch of module inputs; see `CompiledGradients.outputs()`."""
 
-    MOST_UNSEEN = 32_768  # rows of updates without a comparison, which have one pass instead of several epochs
+    MOST_UNSEEN = 32_768  # rows between comparisons; updates make a single pass instead of several epochs
     backend = "compiled"
 
     def __init__(self, gradient: CompiledGradient, batch: Mapping[str, Any]):
@@ -33,11 +33,11 @@ class CompiledOutputs(CompiledBatch):
     def outputs(self, *numbers: Tensor) -> Tensor:
         """Return the logits of each row [n, k].
 
-        Where the action mask is 0, they are the least finite number.
+        Where the action mask is 0, they are the lowest finite number.
 
         Args:
-            numbers: Numbers of rows or sequences, of which none is given twice; others get zeros. `backward()` is for
-                the last of these tensors.
+            numbers: Indices of rows or sequences, without duplicates; all other rows are zeros. `backward()` applies to
+                the last returned tensor.
         """
         obs, states = self._inputs
         found = [self._net.outputs(obs, each.numpy(), length=self._length, states=states) for each in numbers]
@@ -45,7 +45,7 @@ class CompiledOutputs(CompiledBatch):
         return logits if self._mask is None else masked(logits, self._mask)
 
     def backward(self, derivatives: Tensor) -> None:
-        """Overwrite the gradient, given derivatives by the logits of the last `outputs()`, float32 [n, k]."""
+        """Overwrite the gradient, given loss derivatives for the logits of the last `outputs()`, float32 [n, k]."""
         if self._mask is not None:
             derivatives = derivatives.masked_fill(self._mask == 0, 0.0)
         self._net.backward(derivatives.contiguous().numpy())
@@ -66,7 +66,7 @@ class CompiledOutputs(CompiledBatch):
                 logits = logits.reshape(-1, logits.shape[-1])
             derivatives = torch.linspace(-1.0, 1.3, logits.numel(), device="cpu").view(logits.shape)
             found = torch.autograd.grad(logits, [*gradients], derivatives, allow_unused=True)
-        except Exception as error:  # the module's, or about its outputs: autograd will raise it again
+        except Exception as error:  # raised by the module or about its outputs: autograd will raise it again
             raise NotDenseError(f"a pass with few rows fails: {type(error).__name__}: {error}") from None
         some, everything = CompiledOutputs(self.gradient, inputs), torch.arange(len(numbers))
         ours = some.outputs(everything)
@@ -80,7 +80,7 @@ class CompiledOutputs(CompiledBatch):
 
     @staticmethod
     def some(batch: Mapping[str, Any], most: int) -> Tensor:
-        """Return the numbers of a few rows that count, or of sequences with such rows, see `few()`."""
+        """Return the indices of a few rows that count, or of sequences with such rows, see `few()`."""
         mask = batch[Columns.LOSS_MASK]
         return few(counted(mask), mask.shape[1:].numel(), most)
 
@@ -91,11 +91,11 @@ def _shape_of(batch: Mapping[str, Any], *, is_sequence: bool) -> torch.Size:
 
 
 class AutogradOutputs:
-    """A batch of which autograd computes the gradients; see `CompiledOutputs`.
+    """A batch with gradients from autograd; see `CompiledOutputs`.
 
     Attributes:
         backend: "autograd" and the reason.
-        trained: None: torch knows which parameters have gradients.
+        trained: None: torch tracks which parameters have gradients.
     """
 
     trained = None
@@ -106,7 +106,7 @@ class AutogradOutputs:
         self._logits: Tensor
 
     def outputs(self, *numbers: Tensor) -> Tensor:
-        """Return the logits as `CompiledOutputs.outputs()` does, after a single pass."""
+        """Return the logits like `CompiledOutputs.outputs()`, after a single pass."""
         self._numbers = torch.cat(numbers)
         with torch.enable_grad():
             self._logits = self._module.forward_train(taken(self._inputs, self._numbers))[Columns.ACTION_DIST_INPUTS]
@@ -117,5 +117,5 @@ class AutogradOutputs:
     def backward(self, derivatives: Tensor) -> None:
         """Add to the gradients; see `CompiledOutputs.backward()`."""
         shape = self._logits.shape
-        if self._logits.requires_grad:  # not if all is frozen
+        if self._logits.requires_grad:  # not if everything is frozen
             self._logits.backward(derivatives.view(-1, *shape[1:])[self._numbers].view(shape))

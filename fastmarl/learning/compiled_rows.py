@@ -1,4 +1,4 @@
-"""Batches whose gradients compiled code computes."""
+"""Batches with compiled gradients."""
 
 import sys
 from collections.abc import Mapping
@@ -19,13 +19,14 @@ from fastmarl.learning.compiled_batch import CompiledBatch, CompiledGradient, In
 from fastmarl.learning.dense_nets import ADVANTAGES, COUNTS, FIRST_ACTION, LOGP, TARGETS, packed_rows
 from fastmarl.learning.ppo import check_choices, check_rows, module_inputs, needed_columns, used_columns
 
-FILLED = {LOGP: torch.finfo(torch.float32).max, ADVANTAGES: 0.0, TARGETS: 0.0, COUNTS: 0.0}  # in rows that don't count
-MOST_UNLIKELY = 1000.0  # by which a logit is below the highest; rounding would spoil the probability of lower ones
-ROWS_OF_PART = 600  # at least; each part copies the weights and adds its gradient
+FILLED = {LOGP: torch.finfo(torch.float32).max, ADVANTAGES: 0.0, TARGETS: 0.0, COUNTS: 0.0}  # in rows that do not count
+LEAST_CERTAIN = 5.0  # difference between the logits of an almost certain choice and of the next one
+MOST_UNLIKELY = 1000.0  # maximum distance from the highest logit; rounding would spoil lower probabilities
+ROWS_OF_PART = 600  # minimum, as each part copies the weights and adds its gradient
 
 
 class LossOptions(NamedTuple):
-    """The arguments of `ppo_loss()` that an update sets."""
+    """Arguments of `ppo_loss()` set by an update."""
 
     clip: float
     vf_coeff: float
@@ -35,9 +36,9 @@ class LossOptions(NamedTuple):
 
 
 class CompiledRows(CompiledBatch):
-    """A batch whose gradients of PPO's loss are computed by compiled code; see `CompiledGradients.rows()`."""
+    """A batch whose PPO loss gradients are computed by compiled code; see `CompiledGradients.rows()`."""
 
-    MOST_UNSEEN = 4096  # rows of updates without a comparison
+    MOST_UNSEEN = 4096  # rows between comparisons
 
     def __init__(self, gradient: CompiledGradient, batch: Mapping[str, Any], options: LossOptions):
         self._options = options
@@ -64,7 +65,7 @@ class CompiledRows(CompiledBatch):
                 logp=flat[Columns.ACTION_LOGP], advantages=flat[Columns.ADVANTAGES], targets=targets,
                 actions=self._actions(flat), loss_mask=loss_mask, action_mask=mask, former_logits=former,
             )  # fmt: skip
-            if loss_mask is not None:  # padding may have any values
+            if loss_mask is not None:  # padding may contain any values
                 rows[~loss_mask] = 0
                 rows[~loss_mask, LOGP] = torch.finfo(torch.float32).max  # gives ratios of 0; other values may overflow
         self._rows = rows.numpy()
@@ -79,10 +80,11 @@ class CompiledRows(CompiledBatch):
         return given.reshape(len(self), -1)
 
     def compute(self, numbers: Tensor, threads: RowThreads | None = None) -> dict[str, float]:
-        """Overwrite the gradient with that of the given row numbers; returns the statistics of `ppo_loss()`.
+        """Overwrite the gradient with the gradient of the given rows; returns the statistics of `ppo_loss()`.
 
         Args:
-            threads: Compute parts of the minibatch, which do not depend on the number of threads; None: no parts.
+            threads: Compute parts of the minibatch in parallel; the parts do not depend on the number of threads. None:
+                no parts.
         """
         options = self._options
         sums = self._compute(self._inputs, self._rows, numbers.numpy(), options, threads)
@@ -130,15 +132,15 @@ class CompiledRows(CompiledBatch):
     def compare_with_autograd(self, most: int) -> None:
         """Raise NotDenseError unless compiled code and autograd compute the same gradient.
 
-        The rows are at most `most` of those that count, with ratios of 1, and with other actions, advantages and
-        targets: derivatives of actual rows may be 0, for example where ratios are clipped.
+        It uses at most `most` rows that count, with ratios of 1 and with substitute actions, advantages and targets,
+        because derivatives of the actual rows may be 0, for example where ratios are clipped.
         """
         numbers, gradients = self.some(self._batch, most), self.gradient.gradients
         try:
             with torch.enable_grad():
                 loss, columns = self._comparable(numbers)
             found = torch.autograd.grad(loss, [*gradients], allow_unused=True)
-        except Exception as error:  # the module's, or about its outputs: autograd will raise it again
+        except Exception as error:  # raised by the module or about its outputs: autograd will raise it again
             raise NotDenseError(f"a pass with few rows fails: {type(error).__name__}: {error}") from None
         rows = self._rows[steps_of(numbers.numpy(), self._length)]
         rows[:, list(columns)] = torch.stack([*columns.values()], 1).numpy()
@@ -148,7 +150,7 @@ class CompiledRows(CompiledBatch):
 
     @staticmethod
     def some(batch: Mapping[str, Any], most: int) -> Tensor:
-        """Return the numbers of a few rows that count, or of sequences with such rows, see `few()`."""
+        """Return the indices of a few rows that count, or of sequences with such rows, see `few()`."""
         logp = batch[Columns.ACTION_LOGP]
         mask = batch.get(Columns.LOSS_MASK)
         numbers = torch.arange(len(logp), device="cpu") if mask is None else counted(mask)
@@ -160,7 +162,7 @@ class CompiledRows(CompiledBatch):
         return LossOptions(0.2, 0.5 if options.vf_coeff else 0.0, None, 0.01, 1.0 if options.kl_coeff else 0.0)
 
     def _comparable(self, numbers: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
-        """Return a loss of these rows, and columns that replace theirs, by their place in packed rows."""
+        """Return a loss on these rows, and the replaced columns, keyed by position in packed rows."""
         module, options = self.gradient.module, self._comparing
         names = [
             *module_inputs(self._batch),
@@ -197,11 +199,11 @@ class CompiledRows(CompiledBatch):
 
 
 def _second_likeliest(logits: Tensor, choices: list[int], actions: Tensor) -> Tensor:
-    """Replace actions by the likeliest but one: the gradient of an almost certain one is nothing but rounding errors.
+    """Replace almost certain actions, whose gradient is pure rounding error, with the second most likely ones.
 
     Args:
         logits: [..., k].
-        choices: Number of choices of each part of an action; none for continuous actions, which are returned.
+        choices: Number of choices of each action component; empty for continuous actions, which are returned unchanged.
         actions: Actions of the same rows.
     """
     if not choices:
@@ -210,6 +212,7 @@ def _second_likeliest(logits: Tensor, choices: list[int], actions: Tensor) -> Te
     given = actions.reshape(*logits.shape[:-1], -1).unbind(-1)
     for of_part, action in zip(logits.split(choices, -1), given, strict=True):
         values, places = of_part.topk(min(2, of_part.shape[-1]))
-        is_possible = values[..., 0] - values[..., -1] < MOST_UNLIKELY
-        found.append(torch.where(is_possible, places[..., -1], action))
+        gaps = values[..., 0] - values[..., -1]
+        is_certain = (action == places[..., 0]) & (gaps > LEAST_CERTAIN) & (gaps < MOST_UNLIKELY)
+        found.append(torch.where(is_certain, places[..., -1], action))
     return torch.stack(found, -1).reshape(actions.shape)

@@ -1,4 +1,4 @@
-"""Dense networks with a compiled gradient of PPO's loss, and the packed rows from which it is computed."""
+"""Dense networks with a compiled gradient of the PPO loss, and the packed rows used to compute it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,16 +16,16 @@ LOGP, ADVANTAGES, TARGETS, COUNTS, FIRST_ACTION = range(5)  # columns of packed 
 
 
 class DenseNet(NamedTuple):
-    """The layers of a network in execution order.
+    """Layers of a network in execution order.
 
     Attributes:
         n_obs: Number of inputs.
         layers: The layers.
         logits: Index of the layer that outputs the logits.
-        values: Index of the layer that outputs the values; OBSERVATIONS if there are none.
+        values: Index of the layer that outputs the values; OBSERVATIONS if there is no such layer.
         sizes: Number of options of each choice of a categorical policy; None for a Gaussian policy.
-        log_std: Parameter that is the second half of a Gaussian policy's logits; None if a layer computes that half.
-        bound: Bound of a Gaussian policy's logarithms of standard deviations.
+        log_std: Parameter used as the second half of the logits of a Gaussian policy; None if a layer computes it.
+        bound: Bound of the log standard deviations of a Gaussian policy.
     """
 
     n_obs: int
@@ -38,19 +38,19 @@ class DenseNet(NamedTuple):
 
     @property
     def parameters(self) -> list[Tensor]:
-        """All parameters that may be trained."""
+        """All trainable parameters of the network."""
         given = [self.log_std, *(each for layer in self.layers for each in layer.weights)]
         return [each for each in given if each is not None]
 
     @property
     def n_logits(self) -> int:
-        """Number of inputs of the policy's distribution."""
+        """Number of distribution parameters output by the policy."""
         n_out = len(self.layers[self.logits].weight)  # type: ignore[arg-type]
         return n_out if self.log_std is None else 2 * n_out
 
     @property
     def states(self) -> list[Path]:
-        """Paths of the states that are read, in the order of their layers."""
+        """Paths of the states used, in layer order."""
         return [path for layer in self.layers if layer.cell for path in layer.cell.states]
 
 
@@ -67,10 +67,10 @@ def gradient_of(
 
     Args:
         net: The network.
-        gradients: Trained parameter -> tensor that receives its gradient.
+        gradients: Trained parameter -> tensor for its gradient.
         has_mask: Rows have action masks, see `packed_rows()`.
         has_former: Rows have former logits, see `packed_rows()`.
-        is_given: Rows are the derivatives of any loss by the logits, instead of columns of PPO's loss.
+        is_given: Rows are the derivatives of any loss with respect to the logits, not columns of the PPO loss.
         variant: Instruction set, see PPOGradient.
 
     Raises:
@@ -114,7 +114,7 @@ def gradient_of(
 
 
 def needed_layers(net: DenseNet) -> DenseNet:
-    """Remove layers on which neither logits nor values depend."""
+    """Remove layers that neither logits nor values depend on."""
     wanted = {net.logits, net.values}
     for k in reversed(range(len(net.layers))):
         if k in wanted:
@@ -135,16 +135,16 @@ def packed_rows(
     action_mask: Tensor | None = None,
     former_logits: Tensor | None = None,
 ) -> Tensor:
-    """Join columns side by side in the order that `PPOGradient.compute()` expects.
+    """Concatenate columns in the order expected by `PPOGradient.compute()`.
 
     Args:
         logp: Log probabilities [n] of the sampled actions.
         advantages: Advantages [n].
         targets: Value targets [n]; None without values.
-        actions: [n, ...], indices of options or numbers of a Box.
+        actions: [n, ...], choice indices or Box values.
         loss_mask: bool [n], True for rows that count; None: all count.
-        action_mask: [n, k], if PPOGradient has masks.
-        former_logits: [n, k], if PPOGradient has former logits.
+        action_mask: [n, k], if PPOGradient uses masks.
+        former_logits: [n, k], if PPOGradient uses former logits.
 
     Returns:
         float32 [n, width].

@@ -1,4 +1,4 @@
-"""All parameters of a module as one tensor, so that an optimizer updates one tensor instead of many."""
+"""All parameters of a module as a single tensor, so that an optimizer updates one tensor instead of many."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
@@ -9,40 +9,41 @@ from torch import Tensor
 from fastmarl.core.errors import ConfigError
 
 AGAIN = "call flat_parameters() again and create an optimizer with its result, or create another PPOLearner"
-STEPS = ("add_", "addc", "sub_", "mul_", "_foreach_", "_fused_")  # operations by which torch's optimizers step
+FOREACH = tuple(f"_foreach_{name}" for name in ("add", "sub", "mul", "div"))
+STEPS = ("add_", "addc", "sub_", "mul_", *FOREACH, "_fused_")  # operations used by steps of torch optimizers
 
 
 class FlatPart:
-    """A parameter that is a view of part of a flat tensor, and its gradient, a view of part of a flat gradient.
+    """A parameter that is a view into a flat tensor, with a gradient that is a view into a flat gradient.
 
     Args:
         parameter: The parameter.
-        places: `_parameters` of its module.
+        places: `_parameters` of the module.
         name: Its key in `places`.
-        rows: Its part of the flat tensor.
+        rows: Range of the flat tensor.
         gradient: The flat gradient.
     """
 
     def __init__(self, parameter: torch.nn.Parameter, places: dict[str, Any], name: str, rows: slice, gradient: Tensor):
         self.parameter, self.places, self.name, self.rows = parameter, places, name, rows
-        self.gradient = gradient[rows].view(parameter.shape).data  # its version counts only what backward() adds
+        self.gradient = gradient[rows].view(parameter.shape).data  # its version counts only writes of backward()
         self.address = parameter.data_ptr()
         self._cleared = -1  # version without gradients
 
     @property
     def is_reached(self) -> bool:
-        """True if the parameter has a gradient since `clear()`, even one of zeros."""
+        """True if the parameter received a gradient since `clear()`, even if all zeros."""
         given = self.parameter.grad
         return given is not None and (given is not self.gradient or self.gradient._version != self._cleared)
 
     def clear(self) -> None:
-        """Note that the parameter has no gradient. The gradient's numbers are zeros then."""
+        """Mark the parameter as having no gradient. The gradient values must then be zeros."""
         self._cleared = self.gradient._version
         if self.parameter.grad is not self.gradient:
             self.parameter.grad = self.gradient
 
     def mark_reached(self) -> None:
-        """Note that the parameter has a gradient, which was written without torch's knowledge."""
+        """Mark the parameter as having a gradient, which was written without torch noticing."""
         self._cleared = -1
 
     def collect(self) -> None:
@@ -57,7 +58,7 @@ class FlatPart:
             self.mark_reached()
 
     def check(self) -> None:
-        """Raise ConfigError unless a step of the flat tensor is a step of the module's parameter."""
+        """Raise ConfigError unless a step of the flat tensor updates the module parameter."""
         if self.parameter.data_ptr() != self.address:
             raise ConfigError(f"the parameter {self.name!r} was moved out of its module's flat parameters, as by "
                               f"module.to(); {AGAIN}")  # fmt: skip
@@ -70,29 +71,31 @@ class FlatPart:
 
 
 class FlatParameters(torch.nn.Parameter):
-    """The tensor that `flat_parameters()` returns.
+    """The tensor returned by `flat_parameters()`.
 
-    An operation that writes to it writes to the module's parameters, so that `backward()` through a graph from before
-    raises torch's RuntimeError.
+    An operation that writes to it also writes to the module parameters, so `backward()` through an earlier graph raises
+    the usual RuntimeError of torch.
 
     Attributes:
-        gradient: Gradients of all parameters, [k], zeros where there is none. The parameters' gradients are its views.
+        gradient: Gradients of all parameters, [k], zeros where a parameter has none. Parameter gradients are views of
+            it.
     """
 
     gradient: Tensor
     _parts: list[FlatPart]
-    _unreached: list[slice]  # what the next step has to leave in place
+    _unreached: list[slice]  # parts that the next step must not change
 
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        # Not a `with` statement, which leaves torch's functions disabled if a debugger or a test raises at its end.
+        # Not a `with` statement, which would leave torch functions disabled if a debugger or test raises at its end.
         call = torch._C._disabled_torch_function_impl
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        if not name.endswith("_") or name == "__get__":  # an operation that only reads
+        if (not name.endswith("_") or name == "__get__") and "out" not in kwargs:  # a read-only operation
             return call(func, types, args, kwargs)
-        given = [each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+        arguments = (*args, *kwargs.values())
+        given = [each for arg in arguments for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
         flats = [each for each in given if isinstance(each, FlatParameters)]
         versions = [each._version for each in flats]
         kept = [each.kept(each._unreached) if name.startswith(STEPS) else [] for each in flats]
@@ -105,22 +108,24 @@ class FlatParameters(torch.nn.Parameter):
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """The parameters that are views of this tensor, in its order."""
+        """The parameters that are views of this tensor, in order."""
         return [part.parameter for part in self._parts]
 
     @property
     def grad(self) -> Tensor | None:  # type: ignore[override]
-        """Gradients, [k]; None if no parameter has one. Setting it to None clears all of them.
+        """Gradients, [k]; None if no parameter has a gradient. Setting it to None clears all gradients.
 
-        Gradients that were detached from their parameters, as by `module.zero_grad()`, are restored. The next
-        step of an optimizer leaves parameters in place that have no gradient.
+        Gradients detached from their parameters, for example by `module.zero_grad()`, are restored. The next optimizer
+        step leaves parameters without a gradient unchanged.
 
         Raises:
-            ConfigError: If a parameter was moved, or no longer belongs to the module, so that steps would not reach it;
-                or it was frozen, so that steps would still change it.
+            ConfigError: If a parameter was moved or no longer belongs to the module, so that steps would not reach it,
+                or was frozen, so that steps would still change it.
         """
-        self._unreached = self.unreached()
-        return None if len(self._unreached) == len(self._parts) else self.gradient
+        unreached = self.unreached()
+        is_clear = len(unreached) == len(self._parts)
+        self._unreached = [] if is_clear else unreached  # without any gradient, optimizers do not step
+        return None if is_clear else self.gradient
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -141,30 +146,30 @@ class FlatParameters(torch.nn.Parameter):
             part.check()
 
     def reached(self) -> set[Tensor]:
-        """Return the parameters that have a gradient, even one of zeros."""
+        """Return the parameters that have a gradient, even if all zeros."""
         return {part.parameter for part in self._parts if part.is_reached}
 
     def unreached(self) -> list[slice]:
-        """Return the places of the parameters without gradient. Detached gradients are restored."""
+        """Return the positions of the parameters without gradient. Detached gradients are restored."""
         for part in self._parts:
             part.check()
             part.collect()
         return [part.rows for part in self._parts if not part.is_reached]
 
     def mark_reached(self, parameters: Collection[Tensor]) -> None:
-        """Note that exactly these parameters have gradients, which were written without torch's knowledge."""
+        """Mark exactly these parameters as having gradients, which were written without torch noticing."""
         reached = set(parameters)
         for part in self._parts:
             part.mark_reached() if part.parameter in reached else part.clear()
 
     def kept(self, places: Sequence[slice], *others: Tensor) -> list[tuple[Tensor, slice, Tensor]]:
-        """Copy these places of this tensor and of others [k]; see `put_back()`."""
+        """Copy these positions of this tensor and of others [k]; see `put_back()`."""
         return [(each, rows, each.detach()[rows].clone()) for rows in places for each in (self.detach(), *others)]
 
     @staticmethod
     @torch.no_grad()
     def put_back(kept: Sequence[tuple[Tensor, slice, Tensor]]) -> None:
-        """Write what `kept()` has copied."""
+        """Restore the values copied by `kept()`."""
         for tensor, rows, values in kept:
             tensor[rows] = values
 
@@ -176,31 +181,32 @@ class FlatParameters(torch.nn.Parameter):
 
 
 def flat_parameters(module: torch.nn.Module) -> FlatParameters:
-    """Move a module's parameters into one tensor, and make them views of it; their values stay.
+    """Move the parameters of a module into a single tensor and make them views of it; values are unchanged.
 
-    An optimizer that has only this tensor steps in a fraction of the time, with the same results if it treats every
-    number separately, as SGD, RMSprop and Adam do, and if `backward()` reaches the same parameters before each step:
+    An optimizer with only this tensor steps in a fraction of the time. The results are the same if the optimizer works
+    elementwise, like SGD, RMSprop and Adam, and `backward()` reaches the same parameters before each step:
 
     ```python
     optimizer = torch.optim.Adam([flat_parameters(module)], lr=1e-3, fused=True)
     ```
 
-    Parameters without a gradient stay in place, as in torch; but if others step, the optimizer's moments continue as
-    with a gradient of zeros. Use a tensor for each part of the module that is trained at times of its own.
+    Parameters without a gradient are not changed, as in torch; but if others step, the optimizer moments continue as
+    with a zero gradient. Use a separate tensor for each part of the module with a separate training schedule.
 
     The module is used, saved and loaded as before (except by `load_state_dict(assign=True)`, which replaces its
-    parameters). A runner that acts with it sees each step immediately. Call this function after `module.to(...)`, which
-    moves parameters out of the tensor again, after replacing layers, and after freezing or unfreezing parameters. To
-    save a module, use `torch.save()`: plain `pickle` writes the whole tensor for each of its parameters.
+    parameters). A runner that acts with the module sees each step immediately. Call this function after
+    `module.to(...)`, which moves parameters out of the tensor again, after replacing layers, and after freezing or
+    unfreezing parameters. To save a module, use `torch.save()`: plain `pickle` writes the entire tensor once per
+    parameter.
 
     Args:
-        module: Module whose parameters with `requires_grad` are moved; others stay in place.
+        module: Module whose parameters with `requires_grad` are moved; others are not moved.
 
     Returns:
-        Tensor [k], the numbers of all parameters in the order of `module.parameters()`.
+        Tensor [k], the values of all parameters in the order of `module.parameters()`.
 
     Raises:
-        ConfigError: If there are no such parameters, or they have several dtypes or devices.
+        ConfigError: If there are no such parameters, or they differ in dtype or device.
     """
     places = {
         parameter: (part._parameters, name)

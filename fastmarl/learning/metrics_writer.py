@@ -1,4 +1,4 @@
-"""Write metrics of a training run to a CSV file and to TensorBoard."""
+"""Write the metrics of a training run to a CSV file and TensorBoard."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ STEP = "step"  # name of the first column
 
 @public("fastmarl.learning")
 class MetricsWriter:
-    """Writes a runner's metrics and a loop's own numbers, step by step.
+    """Writes runner metrics and additional numbers of a training loop, step by step.
 
     ```python
     with MetricsWriter(csv_path="run/metrics.csv", tensorboard_folder="run") as writer:
@@ -30,14 +30,14 @@ class MetricsWriter:
 
     Nested names are joined: `{"stage_time_ms": {"env": 1.0}}` becomes "stage_time_ms/env".
 
-    A line of the CSV file is complete when `write()` returns, even if the process is killed directly afterwards. When a
-    new metric appears, the file is rewritten with an additional column. Metrics that a step lacks are empty.
+    A line of the CSV file is complete when `write()` returns, even if the process is killed right afterwards. When a
+    new metric appears, the file is rewritten with an additional column. Missing metrics are left empty.
 
     Args:
         csv_path: Path of the CSV file; None: no CSV file.
-        tensorboard_folder: Folder of TensorBoard's events; None: no events.
-        resume_step: Continue after this step, as from a checkpoint; lines of later steps are dropped. None: start a new
-            file.
+        tensorboard_folder: Directory for TensorBoard events; None: no events.
+        resume_step: Continue after this step, for example from a checkpoint; lines of later steps are dropped. None:
+            start a new file.
 
     Raises:
         ConfigError: If TensorBoard is requested but not installed, or the file to resume was not written by this class.
@@ -55,16 +55,16 @@ class MetricsWriter:
         self._file = None if csv_path is None else _CsvFile(Path(csv_path), resume_step)
 
     def write(self, step: int, *metrics: Mapping[str, Any]) -> None:
-        """Write the metrics of one step.
+        """Write the metrics of a step.
 
         Args:
-            step: Integer that grows from call to call, such as the number of env steps so far.
+            step: Integer that increases from call to call, such as the total number of env steps.
             metrics: Nested dicts of numbers, or of arrays or tensors with a single number. If two have the same name,
-                the later one is written. None values, such as percentiles of empty data, are skipped. No name may be
+                the latter is written. None values, such as percentiles of empty data, are skipped. No name may be
                 "step".
 
         Raises:
-            ConfigError: If a value is not a number, a metric is named "step", or the writer was closed. Nothing was
+            ConfigError: If a value is not a number, a metric is named "step", or the writer was closed. Nothing is
                 written.
         """
         if self._is_closed:
@@ -120,7 +120,7 @@ class _CsvFile:
         self._append(_lines([row]))
 
     def _append(self, data: bytes) -> None:
-        """Write all or nothing: on a disk that is nearly full, a system call may write a part without an error."""
+        """Write all or nothing: on a nearly full disk, `write()` may succeed after writing only part."""
         before, left = os.fstat(self._file.fileno()).st_size, data
         try:
             while left:
@@ -146,7 +146,7 @@ class _CsvFile:
         return lines
 
     def _replace(self, columns: list[str], rows: list[list[str]]) -> None:
-        """Replace the file's content, and open the file for appending."""
+        """Replace the file content and open the file for appending."""
         replace_file(self._path, _lines([columns, *rows]))
         self._file = self._path.open("ab", buffering=0)  # one system call per line
         self._columns = columns
@@ -159,7 +159,7 @@ def _lines(rows: Iterable[list[str]]) -> bytes:
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Return all numbers by their joined names."""
+    """Return joined name -> number."""
     found: dict[str, float] = {}
     for key, value in metrics.items():
         name = f"{prefix}{key}"
@@ -174,7 +174,7 @@ def _number(name: str, value: Any) -> float:
     is_array = isinstance(value, (np.ndarray, np.generic, torch.Tensor))
     if is_array and np.prod(value.shape) == 1:
         value = value.item()
-    for kind in (bool, int, float):  # also converts members of enums, which would be written as names
+    for kind in (bool, int, float):  # also converts enum members, which would be written as names
         if isinstance(value, kind):
             return kind(value)
     raise ConfigError(f"metrics must be numbers, but {name!r} is {shown(value)}")

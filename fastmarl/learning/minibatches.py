@@ -16,18 +16,18 @@ def minibatches(
 ) -> Iterator[dict[str, Any]]:
     """Yield minibatches of rows in random order, with a new order for each epoch.
 
-    Columns with equal dtypes are joined into one matrix, so that one operation per dtype gathers a minibatch. Its
-    tensors are views of the gathered rows, which later minibatches don't change.
+    Columns of the same dtype are joined into a single matrix, so that a minibatch takes one gather operation per dtype.
+    Its tensors are views of the gathered rows, which are not changed by later minibatches.
 
     Args:
         batch: Name -> tensor [n, ...], or dicts and tuples of tensors, see `to_tensors()`. Sequences [n, T, ...] with
-            "state_in" [n, ...] stay whole.
-        size: Number of rows per minibatch; the last one of an epoch has the remaining rows.
+            "state_in" [n, ...] are not split.
+        size: Number of rows per minibatch; the last minibatch of an epoch has the remaining rows.
         epochs: Number of passes over the batch.
-        generator: Random generator of the order; None: torch's global one.
+        generator: Random generator for the order; None: the global one of torch.
 
     Raises:
-        BatchError: If columns have different numbers of rows or lie on different devices, or the batch has no columns.
+        BatchError: If columns differ in number of rows or device, or the batch has no columns.
     """
     if size < 1 or epochs < 0:
         raise BatchError(f"expected a size of 1 or more and no negative number of epochs, got {size} and {epochs}")
@@ -40,14 +40,14 @@ def minibatches(
 
 
 class PackedRows:
-    """A batch whose columns are joined side by side by dtype."""
+    """A batch whose columns are concatenated per dtype."""
 
     def __init__(self, batch: Mapping[str, Any]):
         self._batch = dict(batch)
         self.n, self.device = rows_and_device(batch)
         leaves = list(leaves_of(batch))
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
-        self._places: list[tuple[torch.dtype, int, torch.Size]] = []  # by leaf: matrix, part of it, shape
+        self._places: list[tuple[torch.dtype, int, torch.Size]] = []  # per leaf: matrix, columns of it, shape
         for _, leaf in leaves:
             parts = by_dtype.setdefault(leaf.dtype, [])
             self._places.append((leaf.dtype, len(parts), leaf.shape[1:]))
@@ -56,7 +56,7 @@ class PackedRows:
         self._matrices = {dtype: torch.cat(parts, 1) for dtype, parts in by_dtype.items()}
 
     def take(self, rows: Tensor) -> dict[str, Any]:
-        """Return the rows with the given numbers, int64 [k] on the batch's device."""
+        """Return the rows with the given indices, int64 [k] on the device of the batch."""
         taken = {
             dtype: matrix.index_select(0, rows).split(self._widths[dtype], 1)
             for dtype, matrix in self._matrices.items()

@@ -1,4 +1,4 @@
-"""Reads a module's training forward pass as a dense network, if it consists only of layers."""
+"""Reads the training forward pass of a module as a dense network, if it consists only of layers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -41,8 +41,8 @@ class ModuleLayers(NamedTuple):
 
     Attributes:
         net: The network.
-        observe: Converts a batch's "obs" to float32 [n, n_obs].
-        mask_key: Key of the observation's entry with the mask that the module applies itself; None: it applies none.
+        observe: Converts "obs" of a batch to float32 [n, n_obs].
+        mask_key: Key of the observation entry with the action mask applied by the module; None: it applies no mask.
     """
 
     net: DenseNet
@@ -50,7 +50,7 @@ class ModuleLayers(NamedTuple):
     mask_key: str | None
 
     def of_other(self, parameters: Mapping[Any, Any]) -> "ModuleLayers":
-        """Return the layers of another module with the same structure, given its parameter for each of this one's."""
+        """Return the layers of a module of the same structure, given a mapping from these parameters to its own."""
 
         def other(weights: Tensor | None) -> Any:
             return None if weights is None else parameters[weights]
@@ -67,14 +67,14 @@ class ModuleLayers(NamedTuple):
 
 
 def layers_of_module(module: RLModule, inputs: Mapping[str, Any] | None = None) -> ModuleLayers:
-    """Read a module's layers in their current state.
+    """Read the layers of a module in their current state.
 
     Args:
-        module: The module. A pass of it is run unless it is a default network, see `is_default()`.
+        module: The module. A forward pass is run unless it is a default network, see `is_default()`.
         inputs: See `read_layers()`; None for a default network.
 
     Raises:
-        NotDenseError: If it is not certain that the module computes only these layers.
+        NotDenseError: If the module might compute more than these layers.
     """
     if module.action_space is None:
         raise NotDenseError("its action space is unknown")
@@ -89,7 +89,7 @@ def layers_of_module(module: RLModule, inputs: Mapping[str, Any] | None = None) 
 
 
 def is_default(module: RLModule) -> bool:
-    """Return True if a default network's own code computes the outputs."""
+    """Return True if the outputs are computed by unmodified code of a default network."""
     kind = type(module)
     return isinstance(module, DefaultRLModule) and all(
         getattr(kind, name) is getattr(DefaultRLModule, name) for name in METHODS
@@ -97,7 +97,7 @@ def is_default(module: RLModule) -> bool:
 
 
 def check_unwatched(module: RLModule) -> None:
-    """Raise NotDenseError if a pass of the module may run other code than its layers: hooks, modes, compiled code."""
+    """Raise NotDenseError if a forward pass may run code other than its layers: hooks, modes, compiled code."""
     if torch.is_autocast_enabled("cpu"):
         raise NotDenseError("torch.autocast is on")
     modes = [each for each in _get_current_function_mode_stack() if not isinstance(each, DeviceContext)]

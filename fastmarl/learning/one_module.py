@@ -1,4 +1,4 @@
-"""The module that a loop passes to this package: a single module of any class."""
+"""Wraps a single torch module as an `RLModule`."""
 
 import torch
 
@@ -8,10 +8,10 @@ from fastmarl.core.modules.multi import MultiRLModule
 
 
 def one_module(module: torch.nn.Module) -> RLModule:
-    """Return a module as an RLModule; see `as_rl_module()`.
+    """Wrap a module as an RLModule; see `as_rl_module()`.
 
     Raises:
-        ConfigError: If it is not a torch module, contains several modules, or its agents had different spaces.
+        ConfigError: If it is not a torch module, contains several modules, or was used by agents with different spaces.
     """
     if isinstance(module, MultiRLModule):
         raise ConfigError(f"expected one of the modules {list(module)}, got all of them; see runner.module[module_id]")

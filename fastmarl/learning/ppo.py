@@ -31,34 +31,34 @@ def ppo_loss(
     kl_coeff: float = 0.0,
     stats: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    """Compute PPO's loss of a minibatch: clipped surrogate, value error and entropy bonus.
+    """Compute the PPO loss of a minibatch: clipped surrogate, value error and entropy bonus.
 
     See Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equations 7 and 9.
 
     Args:
-        module: Module that sampled the rows, possibly with older weights: an RLModule, or any torch module that a
-            runner accepts.
+        module: Module that sampled the rows, possibly with older weights: an RLModule, or any torch module accepted by
+            a runner.
         rows: Tensors [n, ...], or [B, T, ...] for recurrent modules: "obs", "actions", "action_logp", "advantages" and
             "value_targets"; optionally "action_mask", "state_in" [B, ...], and "loss_mask" bool [n] or [B, T], without
             which all rows count.
-        clip: Maximal distance of the probability ratio from 1.
+        clip: Maximum distance of the probability ratio from 1.
         vf_coeff: Weight of the value error (mean of squares). With 0, for example for a critic in a separate network,
             neither values nor "value_targets" are needed.
-        vf_clip: Upper bound of a row's squared value error; None: no bound.
+        vf_clip: Upper bound of the squared value error per row; None: no bound.
         entropy_coeff: Weight of the entropy.
-        kl_coeff: Weight of the divergence of the module's policy from the one that sampled the rows, as in RLlib. It
-            needs the sampling policy's column "action_dist_inputs" [n, k].
+        kl_coeff: Weight of the KL divergence from the sampling policy to the policy of the module, as in RLlib. It
+            needs the column "action_dist_inputs" [n, k] of the sampling policy.
         stats: Receives, without gradients, "policy_loss", "entropy", "kl" (an estimate, Schulman 2020, "Approximating
             KL Divergence": mean of r - 1 - log r), "clip_fraction"; "vf_loss" and "vf_explained_var" (1 - variance of
-            the values' errors / variance of the targets, at least -1) unless `vf_coeff` is 0; and "mean_kl_loss", the
+            the value errors / variance of the targets, at least -1) unless `vf_coeff` is 0; and "mean_kl_loss", the
             mean divergence, unless `kl_coeff` is 0.
 
     Returns:
         The loss, a scalar tensor.
 
     Raises:
-        BatchError: If a column is missing or does not have one number per row, an action has another shape than in the
-            module's action space, or "loss_mask" is not bool.
+        BatchError: If a column is missing or does not have one number per row, the shape of an action differs from the
+            action space of the module, or "loss_mask" is not bool.
         ConfigError: If `clip`, `vf_clip` or a coefficient is NaN or out of range.
         ModuleOutputError: If the module does not output one value per row although `vf_coeff` is not 0.
     """
@@ -74,7 +74,7 @@ def ppo_loss(
     divergence = _divergence(module, rows, distribution, outputs) if kl_coeff else torch.zeros_like(log_ratio)
     advantages, entropy = rows[Columns.ADVANTAGES], distribution.entropy()
     mask = rows.get(Columns.LOSS_MASK)
-    if mask is not None:  # first of all, as padding may be NaN
+    if mask is not None:  # first, because padding may be NaN
         columns = log_ratio, advantages, entropy, divergence
         log_ratio, advantages, entropy, divergence = (column.masked_fill(~mask, 0.0) for column in columns)
     mean = _mean_of(mask, logp.numel())
@@ -102,14 +102,14 @@ def check_coefficients(**given: Any) -> None:
     """Raise ConfigError if an option of `ppo_loss()` or PPOLearner is NaN or out of range."""
     for name, value in given.items():
         least = -math.inf if name == "entropy_coeff" else 0
-        is_limit = name in ("clip", "vf_clip", "max_grad_norm")  # which may be infinite
+        is_limit = name in ("clip", "vf_clip", "max_grad_norm")  # may be infinite
         if value is not None and not (least <= value and (is_limit or abs(value) < math.inf)):
             kind = "0 or more" if is_limit else "a finite number" if least else "a finite number of 0 or more"
             raise ConfigError(f"expected {name} to be {kind}, got {value}")
 
 
 def module_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns that the module receives."""
+    """Return the columns passed to the module."""
     names: tuple[Any, ...] = (Columns.OBS, recorded_name(Recorded.ACTION_MASK, rows), Columns.STATE_IN)
     return {name: rows[name] for name in names if name in rows}
 
@@ -117,7 +117,7 @@ def module_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:
 def _divergence(
     module: RLModule, rows: Mapping[str, Any], distribution: Distribution, outputs: Mapping[str, Any]
 ) -> Tensor:
-    """Return KL(policy that sampled the rows || the module's policy) of each row."""
+    """Return KL(sampling policy || current policy) of each row."""
     former, shape = rows[Columns.ACTION_DIST_INPUTS], outputs[Columns.ACTION_DIST_INPUTS].shape
     if former.shape != shape:
         raise BatchError(f"ppo_loss() needs {Columns.ACTION_DIST_INPUTS!r} of shape {tuple(shape)}, got shape "
@@ -127,7 +127,7 @@ def _divergence(
 
 
 def _value_error(module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str, Any]) -> Tensor:
-    """Return each row's value error, with 0 for rows that don't count."""
+    """Return the value error of each row, with 0 for rows that do not count."""
     if Columns.VF_PREDS not in outputs:
         raise ModuleOutputError(type(module._net()).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the "
                                 f"outputs, got {list(outputs)}")  # fmt: skip
@@ -146,7 +146,7 @@ def _variance(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def needed_columns(rows: Mapping[str, Any], vf_coeff: float, kl_coeff: float = 0.0) -> tuple[str, ...]:
-    """Return the names of the columns that the loss needs, except the logits.
+    """Return the names of the columns required by the loss, except the logits.
 
     Raises:
         BatchError: If a column is missing.
@@ -159,13 +159,13 @@ def needed_columns(rows: Mapping[str, Any], vf_coeff: float, kl_coeff: float = 0
 
 
 def used_columns(rows: Mapping[str, Any], vf_coeff: float, kl_coeff: float = 0.0) -> set[Any]:
-    """Return the names of all columns that the loss and the module use; raise BatchError as `needed_columns()` does."""
+    """Return the names of all columns used by the loss and the module; raise BatchError as in `needed_columns()`."""
     names = {*module_inputs(rows), *needed_columns(rows, vf_coeff, kl_coeff), Columns.LOSS_MASK}
     return rows.keys() & (names | {Columns.ACTION_DIST_INPUTS} if kl_coeff else names)
 
 
 def check_rows(rows: Mapping[str, Any], needed: Sequence[str], shape: torch.Size) -> None:
-    """Raise BatchError unless the loss's columns have one number per row; other shapes would be broadcast."""
+    """Raise BatchError unless the loss columns have one number per row; other shapes would be broadcast."""
     for name in (*needed[2:], Columns.LOSS_MASK):
         column = rows.get(name)
         if column is not None and column.shape != shape:
@@ -177,7 +177,7 @@ def check_rows(rows: Mapping[str, Any], needed: Sequence[str], shape: torch.Size
 
 
 def check_actions(module: RLModule, actions: Any, shape: torch.Size) -> None:
-    """Raise BatchError unless each row has an action of the module's space; other shapes would be broadcast."""
+    """Raise BatchError unless each row has an action from the action space; other shapes would be broadcast."""
     if module.action_space is None:
         return
     given = dict(flatten_struct(actions))
@@ -202,7 +202,7 @@ def check_choices(module: RLModule, rows: Mapping[str, Any]) -> None:
         column = given[leaf.path]
         if column.is_complex():
             raise BatchError(f"expected actions of integers, got {column.dtype}")
-        if column.dtype in UNSIGNED:  # torch can't compare them
+        if column.dtype in UNSIGNED:  # torch cannot compare them
             column = column.long()
         are_integers = column == column.round() if column.is_floating_point() else True
         if not ((column >= 0) & (column < torch.from_numpy(sizes).to(column.device)) & are_integers).all():
@@ -211,7 +211,8 @@ def check_choices(module: RLModule, rows: Mapping[str, Any]) -> None:
 
 
 def _mean_of(mask: Tensor | None, n: int) -> Callable[[Tensor], Tensor]:
-    """Return a function for the mean of n values over the rows that count, given zeros in others; 0 if none counts."""
+    """Return a function for the mean of n values over the rows that count, given zeros elsewhere; 0 if no row
+    counts."""
     if mask is None:
         return torch.mean if n else torch.sum
     total = mask.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""PPO's update: epochs of minibatches, with one step of Adam per minibatch."""
+"""The PPO update: epochs of minibatches, with one Adam step per minibatch."""
 
 import math
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ COMPILED = "compiled"
 
 @public("fastmarl.learning")
 class PPOLearner:
-    """Trains a module in place, so that a runner acts with its newest weights.
+    """Trains a module in place, so that a runner acts with the latest weights.
 
     ```python
     learner = PPOLearner(module, lr=1e-3, epochs=4, num_minibatches=4)
@@ -39,44 +39,44 @@ class PPOLearner:
     ```
 
     The loss is `ppo_loss()`. For dense networks on the CPU its gradient is compiled, which is several times faster than
-    autograd. This covers default networks without convolutions, and modules of your own whose forward pass consists of
-    linear layers, LSTMs and GRUs of one layer, and tanh, ReLU, SiLU, GELU or ELU, with a shared or a separate critic;
+    autograd. This covers default networks without convolutions, and custom modules whose forward pass consists of
+    linear layers, single-layer LSTMs and GRUs, and tanh, ReLU, SiLU, GELU or ELU, with a shared or a separate critic;
     Discrete, MultiDiscrete and Box actions; action masks and loss masks. Autograd handles all other modules.
 
-    A module of your own is read from a pass of a copy. It is read again when an attribute, a method or a variable that
-    it uses has changed, and its gradient is compared with autograd's for a few rows in each update, or after every 4096
-    rows of smaller ones. A pass with side effects, such as one that counts passes, is left to autograd.
+    A custom module is read from a forward pass of a copy. It is read again when an attribute, method or variable used
+    by it changes, and its gradient is compared with autograd for a few rows in each update, or every 4096 rows if
+    updates are smaller. If a pass has side effects, such as counting passes, autograd is used.
 
-    A parameter without a gradient stays in place, as do its moments.
+    Parameters without a gradient are not changed, nor are their moments.
 
     Args:
-        module: See `ppo_loss()`. Its parameters are moved into one tensor, see `flat_parameters()`.
-        lr: Adam's learning rate. Pass `optimizer` to schedulers.
-        adam_eps: Adam's epsilon.
+        module: See `ppo_loss()`. Its parameters are moved into a single tensor, see `flat_parameters()`.
+        lr: Learning rate of Adam. Pass `optimizer` to schedulers.
+        adam_eps: Epsilon of Adam.
         epochs: Number of passes over the rows of an update.
-        num_minibatches: Number of minibatches into which an epoch's rows are divided.
+        num_minibatches: Number of minibatches per epoch.
         minibatch_size: Number of rows per minibatch (of sequences, for recurrent modules); replaces `num_minibatches`.
         clip: See `ppo_loss()`.
         vf_coeff: See `ppo_loss()`.
         vf_clip: See `ppo_loss()`.
         entropy_coeff: See `ppo_loss()`.
         kl_coeff: See `ppo_loss()`.
-        normalize_advantages: Use `normalized()` advantages: over the rows of the update that count.
-        max_grad_norm: Norm to which longer gradients are scaled down; None: no limit.
-        generator: Random generator for the order of rows; None: torch's global one.
+        normalize_advantages: Use `normalized()` advantages, computed over the rows of the update that count.
+        max_grad_norm: Maximum norm of gradients, which are scaled down if larger; None: no limit.
+        generator: Random generator for the order of rows; None: the global one of torch.
         compiled: Use compiled gradients where possible; False: always use autograd.
-        num_threads: Number of threads for compiled gradients of large minibatches; None: the cores that this process
-            may use. They end with each update, and the results do not depend on their number. Autograd uses those
-            of torch.
+        num_threads: Number of threads for compiled gradients of large minibatches; None: the cores available to this
+            process. The threads end with each update, and results do not depend on their number. Autograd uses the
+            threads of torch.
 
     Attributes:
         backend: "compiled", or "autograd" followed by the reason; known after the first update.
-        optimizer: torch.optim.Adam over `parameters`. A checkpoint needs its `state_dict()` and the module's state.
+        optimizer: torch.optim.Adam over `parameters`. A checkpoint needs its `state_dict()` and the module state.
         parameters: FlatParameters of the module.
-        epochs, num_minibatches, ...: The arguments, which may be changed between updates.
+        epochs, num_minibatches, ...: The arguments, which can be changed between updates.
 
     Raises:
-        ConfigError: If an argument is out of range, or `flat_parameters()` does not accept the module's parameters.
+        ConfigError: If an argument is out of range, or `flat_parameters()` does not accept the module parameters.
     """
 
     def __init__(
@@ -123,18 +123,18 @@ class PPOLearner:
         """Run all epochs over a batch.
 
         Args:
-            batch: Columns as in `ppo_loss()`, arrays or tensors, with any number of rows; further ones are ignored.
-                Arrays of float64 become float32.
+            batch: Columns as in `ppo_loss()`, arrays or tensors, with any number of rows; other columns are ignored.
+                float64 arrays become float32.
 
         Returns:
             The statistics of `ppo_loss()`, and "grad_norm" before clipping. Each is a mean over the minibatches,
-            computed before the minibatch's step.
+            computed before the step of the minibatch.
 
         Raises:
             BatchError: If there are no rows, a column is missing or has a wrong shape, actions are out of range, or a
-                gradient is not finite; the parameters are those of the last step before the error.
-            ConfigError: If an attribute is out of range, the module's parameters are not those with which the learner
-                was created, or the optimizer's state belongs to another module.
+                gradient is not finite; the parameters are then as of the last step before the error.
+            ConfigError: If an attribute is out of range, the module parameters have been replaced since the learner was
+                created, or the optimizer state belongs to another module.
         """
         self._check_sizes()
         batch = self._tensors(batch)
@@ -146,7 +146,7 @@ class PPOLearner:
             return self._run_epochs(batch, n, device, self._rows(batch, threads))
 
     def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns that the loss uses, as tensors."""
+        """Return the columns used by the loss, as tensors."""
         names = used_columns(batch, self.vf_coeff, self.kl_coeff)
         used = {name: column for name, column in batch.items() if name in names}
         arrays = {name for (name, *_), leaf in leaves_of(used) if not isinstance(leaf, Tensor)}
@@ -185,7 +185,7 @@ class PPOLearner:
         return LossOptions(self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff, self.kl_coeff)
 
     def _check_parameters(self) -> None:
-        """Raise ConfigError unless steps would update the module's parameters; clear their gradients."""
+        """Raise ConfigError unless steps would update the module parameters; clear their gradients."""
         self.parameters.grad = None  # checks that no parameter was moved
         if _trained(self.module) != self._trained:
             raise ConfigError("the module has other parameters to train than when the learner was made, as after "
@@ -197,7 +197,7 @@ class PPOLearner:
                                   )  # fmt: skip
 
     def _rows(self, batch: Mapping[str, Any], threads: RowThreads) -> Any:
-        """Prepare the batch for the backend that computes its gradients."""
+        """Prepare the batch for its gradient backend."""
         options = self._options()
         try:
             if not self.compiled:
@@ -217,7 +217,7 @@ def _trained(module: torch.nn.Module) -> set[torch.nn.Parameter]:
 
 
 def _not_finite(batch: Mapping[str, Any]) -> str:
-    """Name the columns that contain NaN or infinite numbers, for an error message."""
+    """Name the columns with NaN or infinite numbers, for an error message."""
     found = []
     for (name, *_), leaf in leaves_of(batch):
         bad = ~torch.isfinite(leaf.reshape(len(leaf), -1)).all(1)
@@ -229,25 +229,25 @@ def _not_finite(batch: Mapping[str, Any]) -> str:
 
 
 class _CompiledRows:
-    """A batch whose gradients compiled code computes.
+    """A batch with compiled gradients.
 
     Attributes:
-        unreached: Places of the parameters without a gradient.
+        unreached: Positions of the parameters without a gradient.
     """
 
     def __init__(self, rows: CompiledRows, threads: RowThreads, unreached: list[slice]):
         self._rows, self._threads, self.unreached = rows, threads, unreached
 
     def compute(self, numbers: Tensor) -> dict[str, float]:
-        """Overwrite the gradient with that of the given row numbers; returns the statistics of `ppo_loss()`."""
+        """Overwrite the gradient with the gradient of the given rows; returns the statistics of `ppo_loss()`."""
         return self._rows.compute(numbers, self._threads)
 
 
 class _AutogradRows:
-    """A batch whose gradients autograd computes.
+    """A batch with gradients from autograd.
 
     Attributes:
-        unreached: Places of the parameters without a gradient in the last minibatch.
+        unreached: Positions of the parameters without a gradient in the last minibatch.
     """
 
     unreached: list[slice]
@@ -260,7 +260,7 @@ class _AutogradRows:
         self._packed = PackedRows(batch)
 
     def compute(self, numbers: Tensor) -> dict[str, float]:
-        """Overwrite the gradient with that of the given row numbers; returns the statistics of `ppo_loss()`."""
+        """Overwrite the gradient with the gradient of the given rows; returns the statistics of `ppo_loss()`."""
         stats: dict[str, Tensor] = {}
         self._parameters.grad = None
         ppo_loss(self._module, self._packed.take(numbers), stats=stats, **self._options._asdict()).backward()

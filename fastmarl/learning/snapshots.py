@@ -1,4 +1,4 @@
-"""Snapshots of the Python state that a module's forward pass can reach, which show that a module has changed."""
+"""Snapshots of the Python state reachable by the forward pass of a module, for detecting changes."""
 
 import operator
 import random
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from fastmarl.core.nets.dense_layers import NotDenseError
 
 MOST_OBJECTS = 5000
-MOST_BYTES = 1024  # of arrays whose numbers are compared
-LIBRARIES = {"torch", "numpy", "gymnasium", "fastmarl", "ray"}  # without state that a user's forward pass changes
+MOST_BYTES = 1024  # of arrays compared by value
+LIBRARIES = {"torch", "numpy", "gymnasium", "fastmarl", "ray"}  # without state that a user forward pass changes
 DATA = ("types", "argparse", "collections", "dataclasses")  # of Python, with classes whose objects have such state
 ATOMS = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, np.generic, np.dtype, types.ModuleType)
 COUNTING = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -30,16 +30,16 @@ Change = tuple[str, int]
 
 
 class Snapshot:
-    """State of a module, of the objects that it holds, and of the functions and global variables that its methods use.
+    """State of a module, of the objects it contains, and of the functions and global variables used by its methods.
 
-    Objects are compared by identity, tensors by their version. Numbers in trained parameters are left out.
+    Objects are compared by identity, tensors by version. Values of trained parameters are ignored.
 
     Args:
         module: The module.
-        excluded: What is left out, see `changes()`.
+        excluded: Parts to ignore, see `changes()`.
 
     Raises:
-        NotDenseError: If the module holds too many objects, or one whose changes can't be noticed.
+        NotDenseError: If the module contains too many objects, or one whose changes cannot be detected.
     """
 
     def __init__(self, module: nn.Module, excluded: Collection[Change] = ()):
@@ -58,7 +58,7 @@ class Snapshot:
         return numbers == self._numbers and all(map(operator.is_, items, self._items))
 
     def changes(self) -> set[Change]:
-        """Return what has changed except for numbers in tensors and arrays; the same for copies of the module."""
+        """Return all changes except values in tensors and arrays; equal for copies of the module."""
         kinds = ("dict", "container", "variable")
         return {
             (kind, k)
@@ -68,7 +68,7 @@ class Snapshot:
         } | self._excluded
 
     def restore(self) -> None:
-        """Restore items and attributes that have changed. Numbers in tensors and arrays stay."""
+        """Restore changed items and attributes. Values in tensors and arrays are not restored."""
         dicts, containers, variables = self._before
         for each, items in zip(self._dicts, dicts, strict=True):
             if not _are_same([*each, *each.values()], items):
@@ -83,7 +83,7 @@ class Snapshot:
                 variable.write(items)
 
     def _read(self) -> tuple[list[Any], list[Any]]:
-        """Return what is compared by identity, and what by value."""
+        """Return the parts compared by identity, and the parts compared by value."""
         items: list[Any] = []
         for each in self._dicts:
             items += each
@@ -106,7 +106,7 @@ def _are_same(one: list[Any], other: list[Any]) -> bool:
 
 
 class Variables:
-    """Variables or attributes that are no dict's or container's items.
+    """Variables or attributes that are not items of a dict or container.
 
     Args:
         read: Returns their values.
@@ -118,7 +118,7 @@ class Variables:
 
 
 class _Reached:
-    """The dicts, containers, variables, tensors and arrays that are reached from an object."""
+    """The dicts, containers, variables, tensors and arrays reachable from an object."""
 
     def __init__(self, root: Any):
         self.dicts: list[dict[Any, Any]] = []
@@ -126,7 +126,7 @@ class _Reached:
         self.variables: list[Variables] = []
         self.tensors: list[Tensor] = []
         self.arrays: list[np.ndarray] = []
-        self._seen: dict[int, Any] = {}  # keeps the objects, so that no other one gets their id
+        self._seen: dict[int, Any] = {}  # keeps the objects alive, so that their ids are not reused
         self._waiting: deque[Any] = deque([root])
         while self._waiting:
             each = self._waiting.popleft()
@@ -192,7 +192,7 @@ class _Reached:
         self._visit_variables(each.__globals__, [*dict.fromkeys(_names_in(each.__code__))])
 
     def _visit_variables(self, variables: dict[str, Any], names: list[str]) -> None:
-        """Visit a file's variables with these names, and in other files that are among them, those with one, too."""
+        """Visit the variables with these names in a file, and also in any files among them."""
         used = [name for name in names if name in variables]
         read = partial(_variables, variables, used)
         self.variables.append(Variables(read, partial(_write_variables, variables, used)))
@@ -243,7 +243,7 @@ def _slots_of(base: type) -> list[str]:
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of the variables and attributes that a function uses."""
+    """Yield the names of the variables and attributes used by a function."""
     yield from code.co_names
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
@@ -252,7 +252,7 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 @cache
 def _is_of_library(name: str | None) -> bool:
-    """Return True for modules of Python itself, and of installed packages."""
+    """Return True for modules of Python itself and of installed packages."""
     root = (name or "builtins").partition(".")[0]
     path = getattr(sys.modules.get(root), "__file__", None) or ""
     return root in LIBRARIES or root in sys.stdlib_module_names or "site-packages" in path or "dist-packages" in path

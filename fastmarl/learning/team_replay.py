@@ -1,6 +1,6 @@
-"""A replay of what teams decided, for off-policy learners of team values such as VDN.
+"""Replay buffer of team decisions, for off-policy learners of team values such as VDN.
 
-Axes in names: T env step, E chunk, A agent's slot in its group.
+Axes in names: T env step, E chunk, A slot of an agent in its group.
 """
 
 from __future__ import annotations
@@ -20,65 +20,66 @@ from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning.tensors import to_tensors
 
-UNKNOWN, NONE = -1, -2  # the decision after one: not known yet; none, since all agents have terminated
+UNKNOWN, NONE = -1, -2  # values for the next decision: not known yet; none, since all agents have terminated
 WRITTEN = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_MASK)
 NEXT = "next"
 OF_ACTED = {name: name for name in WRITTEN}
 OF_LAST = {Columns.OBS: Columns.FINAL_OBS, Columns.ACTION_MASK: Columns.FINAL_ACTION_MASK}
-FLAGS = ("observed", "acted", "awaited")  # by agent: it could act, its action is known, its action will be known
+FLAGS = ("observed", "acted", "awaited")  # per agent: it could act, its action is known, its action will be known
 
 
 @public("fastmarl.learning")
 class TeamReplay:
-    """The newest decisions of a team, each with the one after it.
+    """Replay buffer with the latest decisions of a team, each with its successor.
 
-    A team is one decision maker of a semi-Markov decision process (Sutton, Precup and Singh 1999, "Between MDPs and
-    semi-MDPs", section 3): it decides at every env step at which at least one agent acts. A decision's reward is all
-    that became complete after it, up to the next one (see `fastmarl.batches.rewards_by_arrival()`), and one decision is
-    one step of discounting, however many env steps it takes. Only agents that act at an env step take part in the
-    decision and in its value; those that wait, have died, or have not joined don't. So for VDN (Sunehag et al. 2018)
-    the sum of the values of "actions" over "active" has as its target
+    A team is the single decision maker of a semi-Markov decision process (Sutton, Precup and Singh 1999, "Between MDPs
+    and semi-MDPs", section 3): it decides at every env step at which at least one agent acts. The reward of a decision
+    is everything that became complete after it, up to the next decision (see `fastmarl.batches.rewards_by_arrival()`),
+    and each decision is one discount step, regardless of its number of env steps. Only agents acting at an env step
+    take part in the decision and its value, not agents that wait, have died, or have not joined. So for VDN (Sunehag et
+    al. 2018) the sum of the values of "actions" over "active" has as its target
 
-        rewards + gamma * (sum of the greatest values of "new_obs" over "new_active"),
+        rewards + gamma * (sum of the maximum values of "new_obs" over "new_active"),
 
-    where "new_active" has no agent if all have terminated. If all agents act at every step, this is VDN's equation.
+    where "new_active" has no agent if all have terminated. If all agents act at every step, this is the equation of
+    VDN.
 
-    Actions of agents that wait at the end of a call arrive with a later one; the decision is drawn from then on. A
+    Actions of agents that wait at the end of a call arrive in a later call; only then can the decision be sampled. A
     truncated agent takes part in the decision at its last observation, but as in any other cut, only as a later value.
 
     Args:
-        capacity: Number of decisions that are kept.
-        seed: Seed of the draws.
+        capacity: Number of decisions to keep.
+        seed: Seed for sampling.
 
     Raises:
-        ConfigError: If the capacity is less than 2: a decision is drawn with the next one.
+        ConfigError: If the capacity is less than 2: a decision is sampled with its successor.
     """
 
     def __init__(self, capacity: int, seed: int = 0):
         if capacity < 2:
             raise ConfigError(f"expected a capacity of at least 2 decisions, got {capacity}")
         self._capacity, self._rng = capacity, np.random.default_rng(seed)
-        self._n = 0  # number of decisions so far; decision i is in row i % capacity
+        self._n = 0  # number of decisions added; decision i is in row i % capacity
         self._columns: dict[str, Any] = {}  # name -> [capacity, ...]
-        self._running: dict[str, _Stream] = {}  # by episode id
-        self._is_ready = np.zeros(capacity, bool)  # by row: it can be drawn
-        self._ready = np.zeros(0, np.int64)  # rows that can be drawn
-        self._ended = np.zeros(0, np.int64)  # first decisions of the episodes that are over and kept whole
+        self._running: dict[str, _Stream] = {}  # keyed by episode id
+        self._is_ready = np.zeros(capacity, bool)  # per row: it can be sampled
+        self._ready = np.zeros(0, np.int64)  # rows available for sampling
+        self._ended = np.zeros(0, np.int64)  # first decisions of complete finished episodes
 
     def __len__(self) -> int:
-        """Number of decisions that can be drawn."""
+        """Number of decisions that can be sampled."""
         return len(self._ready)
 
     @property
     def num_episodes(self) -> int:
-        """Number of whole episodes that can be drawn."""
+        """Number of complete episodes available for sampling."""
         return len(self._ended)
 
     def add(self, batch: Mapping[str, Any]) -> None:
-        """Add a group's batch from `aligned()`, with `groups` that are dicts, so that slots don't change.
+        """Add the batch of a group from `aligned()`, called with dicts in `groups` so that slots do not change.
 
         Raises:
-            BatchError: If there is an "env_state" in this batch, and there was none before, or the reverse.
+            BatchError: If this batch has an "env_state" and earlier batches did not, or vice versa.
         """
         batch = dict(batch)
         continues, final_t = batch[Columns.CONTINUES], batch[Columns.FINAL_T]
@@ -102,20 +103,19 @@ class TeamReplay:
         self._settle(batch, numbers, former)
 
     def sample(self, n: int, length: int = 1, device: torch.device | str = "cpu") -> dict[str, Any]:
-        """Return n random decisions and those after them as tensors.
+        """Return n random decisions and their successors as tensors.
 
         Args:
-            n: Number of sequences. Their first decisions are drawn with replacement.
-            length: T, number of decisions in a sequence, before a last one that is only the value of those before.
+            n: Number of sequences. Their first decisions are sampled with replacement.
+            length: T, number of decisions in a sequence, followed by one more that is used only for its value.
             device: Device of the tensors.
 
         Returns:
-            "obs" [n, T + 1, A, ...]; "actions" [n, T, A]; "active" bool [n, T, A], the agents that acted; "rewards"
-            [n, T]; "new_active" bool [n, T, A], the agents in the decision after each; "terminateds" bool [n, T]: there
-            is none, as all agents have terminated; "loss_mask" bool [n, T], False after the end of an episode, and for
-            decisions that are not complete yet, which modules with memory have seen nevertheless; and if they were
-            recorded, "env_state" [n, T + 1, ...] and, apart from observations, "action_mask" [n, T + 1, A, choices].
-            There are zeros where there is nothing.
+            "obs" [n, T + 1, A, ...]; "actions" [n, T, A]; "active" bool [n, T, A], the acting agents; "rewards" [n, T];
+            "new_active" bool [n, T, A], the agents in the next decision; "terminateds" bool [n, T]: there is no next
+            decision, as all agents have terminated; "loss_mask" bool [n, T], False after the end of an episode and for
+            incomplete decisions, which modules with memory have seen nevertheless; and if recorded, "env_state" [n, T +
+            1, ...] and, separately from observations, "action_mask" [n, T + 1, A, choices]. Missing entries are zeros.
 
         Raises:
             BatchError: If there is no complete decision yet, or `n` or `length` is less than 1.
@@ -127,17 +127,17 @@ class TeamReplay:
         return self._sequences(self._ready[self._rng.integers(len(self._ready), size=n)], length, device)
 
     def sample_episodes(self, n: int, device: torch.device | str = "cpu") -> dict[str, Any]:
-        """Return n random episodes, drawn with replacement from those that are over and were kept whole.
+        """Return n random episodes, sampled with replacement from the complete finished episodes.
 
         Args:
             n: Number of episodes.
             device: Device of the tensors.
 
         Returns:
-            As `sample()`, where T is the number of decisions in the longest of them.
+            As in `sample()`, where T is the number of decisions in the longest of them.
 
         Raises:
-            BatchError: If there is no whole episode, or `n` is less than 1.
+            BatchError: If there is no complete episode, or `n` is less than 1.
         """
         if n < 1:
             raise BatchError(f"expected a number of at least 1, got {n}")
@@ -147,7 +147,7 @@ class TeamReplay:
         return self._sequences(first % self._capacity, None, device)
 
     def _sequences(self, starts: np.ndarray, length: int | None, device: torch.device | str) -> dict[str, Any]:
-        """Return the sequences that begin in these rows, until all have ended if there is no length."""
+        """Return the sequences that begin in these rows; without a length, until all have ended."""
         in_order, is_in_order = [starts], [np.ones(len(starts), bool)]
         is_last: list[np.ndarray] = []
         while is_in_order[-1].any() if length is None else len(is_last) < length:
@@ -158,7 +158,7 @@ class TeamReplay:
         rows, is_there, terminateds = (np.stack(each, 1) for each in (in_order, is_in_order, is_last))
         is_ready = self._is_ready[rows[:, :-1]] & is_there[:, :-1]
         if length is None:
-            n_steps = 1 + int(is_ready.any(0).nonzero()[0].max(initial=0))  # without a last observation's own step
+            n_steps = 1 + int(is_ready.any(0).nonzero()[0].max(initial=0))  # without the step of a last observation
             rows, is_there = rows[:, : n_steps + 1], is_there[:, : n_steps + 1]
             terminateds, is_ready = terminateds[:, :n_steps], is_ready[:, :n_steps]
         has_gaps = not is_there.all()
@@ -181,7 +181,7 @@ class TeamReplay:
     # Writing.
 
     def _make_columns(self, batch: dict[str, Any]) -> None:
-        """Make the columns that are missing; masks may come later than the rest."""
+        """Make missing columns; masks may come later than the rest."""
         if (mask := recorded_name(Recorded.ACTION_MASK, batch)) in batch:
             batch[Columns.ACTION_MASK] = batch[mask]
         if self._columns and (Columns.ENV_STATE in batch) != (Columns.ENV_STATE in self._columns):
@@ -200,7 +200,7 @@ class TeamReplay:
         """Number the decisions [T + 1, E], with UNKNOWN elsewhere.
 
         Returns:
-            The numbers; and each chunk's stream before it, which may be that of an earlier chunk in the same batch.
+            The numbers, and the stream before each chunk, possibly from an earlier chunk in the same batch.
         """
         numbers = np.full(is_decision.shape, UNKNOWN)
         before = []
@@ -246,7 +246,7 @@ class TeamReplay:
         acted: bool,
         awaited: Any,
     ) -> None:
-        """Write what agents observed, and did if `acted`, at these places of the batch."""
+        """Write observations, and actions if `acted`, at these positions of the batch."""
         kept = self._is_kept(numbers)
         rows, slots = numbers[kept] % self._capacity, slots[kept]
         sources = OF_ACTED if acted else OF_LAST
@@ -256,7 +256,7 @@ class TeamReplay:
                 for (_, leaf), (_, values) in leaves:
                     leaf[rows, slots] = values[places][kept]
             elif name in self._columns:
-                self._columns[name][rows, slots] = True  # no mask came
+                self._columns[name][rows, slots] = True  # no mask was received
         self._columns["observed"][rows, slots] = True
         self._columns["acted"][rows, slots] = acted
         self._columns["awaited"][rows, slots] = awaited if acted else awaited[kept]
@@ -272,7 +272,7 @@ class TeamReplay:
         np.add.at(self._columns[Columns.REWARDS], latest[pays] % self._capacity, arrived[pays])
 
     def _settle(self, batch: Mapping[str, Any], numbers: np.ndarray, former: list[_Stream]) -> None:
-        """Link decisions, forget episodes that have ended, and find out which decisions are complete."""
+        """Link decisions, forget finished episodes, and determine which decisions are complete."""
         next_of = self._columns[NEXT]
         touched, ended = [numbers[self._is_kept(numbers)]], []
         for chunk, id_ in enumerate(batch[Columns.EPS_ID].tolist()):
@@ -301,7 +301,7 @@ class TeamReplay:
         return (numbers >= 0) & (numbers >= self._n - self._capacity)
 
     def _open_of(self, stream: _Stream) -> dict[int, int]:
-        """Return those of the stream's open decisions that still wait for an action."""
+        """Return the open decisions of the stream that still wait for an action."""
         numbers = np.array([*stream.open.values()], np.int64)
         is_open = self._is_kept(numbers)
         is_open[is_open] = self._columns["awaited"][numbers[is_open] % self._capacity].any(1)
@@ -328,7 +328,7 @@ class TeamReplay:
             state: Result of `get_state()` of a replay with the same capacity.
 
         Raises:
-            CheckpointError: If the capacity was another.
+            CheckpointError: If the capacity differs.
         """
         if state["capacity"] != self._capacity:
             raise CheckpointError(
@@ -354,13 +354,13 @@ class TeamReplay:
 
 @dataclass
 class _Stream:
-    """The decisions of a running episode so far.
+    """Decisions of a running episode.
 
     Attributes:
-        env_t, number: Env step and number of the last one; -1: there was none.
-        open: Env step -> number, of those that wait for an agent's action.
-        first: Number of the first one.
-        has_ended: All agents have ended, although some may return.
+        env_t, number: Env step and number of the last decision; -1: none yet.
+        open: Env step -> number of the decisions that wait for an action.
+        first: Number of the first decision.
+        has_ended: True if all agents have ended, although some may return.
     """
 
     env_t: int = -1

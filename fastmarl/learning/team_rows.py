@@ -1,4 +1,4 @@
-"""A team's decisions in the form in which a module takes them."""
+"""Team decisions in the form expected by a module."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +12,9 @@ from fastmarl.core.spaces.structs import map_struct
 
 
 class TeamRows:
-    """The batch as rows, one for each decision and agent, or as other units in which a module takes it.
+    """A batch as rows, one per decision and agent, or as other units passed to a module.
 
-    `acted()` and the methods after it return the numbers of units.
+    `acted()` and the methods after it return indices of units.
     """
 
     def __init__(self, rows: Mapping[str, Any]):
@@ -27,7 +27,7 @@ class TeamRows:
         self._columns = {name: rows[name] for name in (Columns.OBS, Columns.ACTION_MASK) if name in rows}
 
     def _cleared(self, leaf: Tensor) -> Tensor:
-        """Return what agents observed, with zeros for those that take no part: there may be any numbers, even NaN."""
+        """Return observations, with zeros for agents that take no part, whose values are arbitrary, even NaN."""
         return leaf.masked_fill(~self._is_there.view(*leaf.shape[:3], *[1] * (leaf.dim() - 3)), 0)
 
     def inputs(self, module: RLModule) -> dict[str, Any]:
@@ -36,28 +36,28 @@ class TeamRows:
         return {**inputs, Columns.LOSS_MASK: self.rows(self._is_there)}
 
     def rows(self, column: Tensor) -> Tensor:
-        """Return [n, T + 1, A, ...] as the module takes it."""
+        """Return [n, T + 1, A, ...] in the form for the module."""
         return column.flatten(0, 2)
 
     def columns(self, rows: Tensor) -> Tensor:
-        """Return what the module has made of each decision and agent, [., k], as [n, T + 1, A, k]."""
+        """Return the module outputs [., k] per decision and agent as [n, T + 1, A, k]."""
         return rows.unflatten(0, self._is_acted.shape)
 
     def joint(self, flattener: nn.Module) -> Tensor:
-        """Return the flattened observations of all agents [n, T + 1, A k], zeros for those that take no part."""
+        """Return the flattened observations of all agents [n, T + 1, A k], zeros for agents that take no part."""
         flat = flattener(map_struct(lambda leaf: leaf.flatten(0, 2), self._columns[Columns.OBS]))
         return self._cleared(flat.unflatten(0, self._is_there.shape)).flatten(2)
 
     def acted(self) -> Tensor:
-        """Units with agents that acted."""
+        """Return the units with acting agents."""
         return self._has(self._is_acted).nonzero().squeeze(1)
 
     def later(self) -> Tensor:
-        """Units with agents in a later value."""
+        """Return the units with agents in a later value."""
         return self._has(self._is_later).nonzero().squeeze(1)
 
     def later_alone(self) -> Tensor:
-        """Units with agents in a later value, of which none acted."""
+        """Return the units with agents in a later value, none of which acted."""
         return (self._has(self._is_later) & ~self._has(self._is_acted)).nonzero().squeeze(1)
 
     def _has(self, where: Tensor) -> Tensor:
@@ -65,12 +65,12 @@ class TeamRows:
 
 
 class TeamSequences(TeamRows):
-    """The batch as sequences, one for each agent, with the decisions in which it takes part at the beginning."""
+    """A batch as sequences, one per agent, with the decisions in which it takes part at the beginning."""
 
     def __init__(self, rows: Mapping[str, Any]):
         super().__init__(rows)
         is_absent = ~self._by_agent(self._is_there)
-        self._columns[Columns.OBS] = map_struct(self._cleared, rows[Columns.OBS])  # a pass takes whole sequences
+        self._columns[Columns.OBS] = map_struct(self._cleared, rows[Columns.OBS])  # a pass takes complete sequences
         self._order = is_absent.int().argsort(stable=True, dim=1)  # [n A, T + 1]
         self._places = self._order.argsort(1)
         self._sequence = torch.arange(len(is_absent), device=is_absent.device)[:, None]

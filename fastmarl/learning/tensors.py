@@ -21,14 +21,14 @@ def to_tensors(
     Args:
         columns: Name -> array [n, ...], or dicts and tuples of arrays.
         names: Names of the columns to convert; None: all numeric columns. Recorded action masks are added to "actions".
-        device: Device of the tensors. On the CPU they share the arrays' memory, except for arrays that PyTorch can't
-            use: read-only ones, ones with negative strides, and those with foreign byte order.
+        device: Device of the tensors. On the CPU they share memory with the arrays, except for arrays not supported by
+            PyTorch: read-only arrays, negative strides, and non-native byte order.
 
     Returns:
         Name -> tensor, nested like the columns; float64 becomes float32.
 
     Raises:
-        BatchError: If a named column is missing, or is not numeric.
+        BatchError: If a named column is missing or not numeric.
     """
     if names is None:
         names = [name for name, column in columns.items() if not _others(column)]
@@ -50,7 +50,7 @@ def to_tensors(
 
 
 def _fit(array: np.ndarray) -> np.ndarray:
-    """Return the array, or a copy if PyTorch can't use it."""
+    """Return the array, or a copy if PyTorch cannot use it."""
     if array.dtype.kind == "f" and array.itemsize > 8:
         return array.astype(np.float64)
     if array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0:

@@ -1,4 +1,4 @@
-"""Reads LSTMs and GRUs from a real pass of a module: whole sequences in one call, or single steps in a loop."""
+"""Reads LSTMs and GRUs from a real pass of a module: entire sequences in a single call, or single steps in a loop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +14,16 @@ from fastmarl.core.spaces.structs import Path, flatten_struct
 CALLS = (torch.lstm, torch.gru, torch.lstm_cell, torch.gru_cell)
 
 
+READS = (Tensor.numpy, Tensor.__array__, Tensor.tolist)
+
+
 class Value:
     """The result of a layer.
 
     Attributes:
         layer: Index of the layer.
-        is_read: Another layer or an output depends on it.
-        is_replaced: The layer got an activation, whose result is another tensor.
+        is_read: True if another layer or an output depends on it.
+        is_replaced: True if an activation was added to the layer, whose result is another tensor.
     """
 
     def __init__(self, layer: int):
@@ -28,7 +31,7 @@ class Value:
 
 
 class State:
-    """A cell's state after a step, which only "state_out" and the next step may use."""
+    """State of a cell after a step, which only "state_out" and the next step may use."""
 
 
 class Loop:
@@ -36,9 +39,9 @@ class Loop:
 
     Attributes:
         layer: Index of the layer.
-        source: What it reads, of all steps.
+        source: Inputs of all steps.
         weights: Identities of its weights and biases.
-        state: Identities of the next step's state.
+        state: Identities of the state for the next step.
         outputs: Identities of h after each step.
     """
 
@@ -49,19 +52,22 @@ class Loop:
 
 
 class CellCalls(TorchFunctionMode):
-    """Replaces calls of LSTMs and GRUs in a pass; torch lists nothing but their single operations otherwise.
+    """Intercepts calls of LSTMs and GRUs in a pass; otherwise torch lists only their individual operations.
 
     Args:
-        call: Gets the function and its arguments, and returns its result.
+        call: Receives the function and its arguments and returns its result.
+        refuse: Receives the reason why the pass consists of more than layers.
     """
 
-    def __init__(self, call: Callable[..., Any]):
+    def __init__(self, call: Callable[..., Any], refuse: Callable[[str], None]):
         super().__init__()
-        self._call = call
+        self._call, self._refuse = call, refuse
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in CALLS and not kwargs:
             return self._call(func, *args)
+        if func in READS:  # torch lists nothing that follows
+            self._refuse(f"its forward pass calls Tensor.{func.__name__}()")
         return func(*args, **(kwargs or {}))
 
 
@@ -69,10 +75,10 @@ class TracedCells:
     """The LSTMs and GRUs of a pass.
 
     Args:
-        states: The module's states.
+        states: States of the module.
         shape: [B, T].
-        known: By identity of a tensor, what it is; gets the outputs of cells as `Value`.
-        append: Appends a layer, given what it reads, its weight and bias, and its cell; returns its index.
+        known: Identity of a tensor -> its role; outputs of cells are added as `Value`.
+        append: Appends a layer, given its source, weight and bias, and cell; returns its index.
     """
 
     def __init__(self, states: Any, shape: torch.Size, known: dict[int, Any], append: Callable[..., int]):
@@ -80,7 +86,7 @@ class TracedCells:
         self._shape, self._known, self._append = shape, known, append
         self._time_first: dict[int, Tensor] = {}  # tensors whose transposed view has this identity
         self._values: dict[int, Value] = {}  # results with time as the first axis
-        self._slices: dict[int, Tensor] = {}  # slices of all that there is
+        self._slices: dict[int, Tensor] = {}  # slices of everything
         self._at_step: dict[int, tuple[Tensor, int]] = {}  # single steps of sequences
         self._loops: list[Loop] = []
 
@@ -107,7 +113,7 @@ class TracedCells:
         (self._known if is_batch_first else self._values)[id(out[0])] = value
 
     def _step(self, kind: str, out: Any, source: Tensor, state: Any, *weights: Any) -> None:
-        """Take a step of a cell, which follows its last one or begins with the module's state."""
+        """Take a step of a cell, which follows its last step or begins with the module state."""
         read, t = self._at_step.get(id(source), (None, 0))
         before, after = ([state], [out]) if kind == "gru" else ([*state], [*out])
         identities, used = [*map(id, before)], [*map(id, weights)]
@@ -143,7 +149,7 @@ class TracedCells:
         raise NotDenseError(f"its forward pass has {func}")
 
     def change_axes(self, func: Any, out: Tensor, source: Tensor, *dims: Any) -> None:
-        """Take a tensor of three axes, of which the first two change places."""
+        """Take a 3-D tensor with its first two axes swapped."""
         if dims not in ((0, 1), (1, 0), ([1, 0, 2],)):
             raise NotDenseError(f"its forward pass has {func}")
         if id(source) in self._values:
@@ -152,7 +158,7 @@ class TracedCells:
             self._time_first[id(out)] = source
 
     def view(self, func: Any, out: Tensor, source: Tensor, *args: Any) -> bool:
-        """Take a view of a state or of a single step; return False if it is none."""
+        """Take a view of a state or of a single step; return False if it is something else."""
         if isinstance(self._known.get(id(source)), State):
             self._known[id(out)] = State()
         elif id(source) in self._states and out.numel() == source.numel():

@@ -1,4 +1,4 @@
-"""Reads layers from a real pass of a module, whose operations torch lists with their tensors."""
+"""Reads layers from a real pass of a module, from the operations and tensors listed by torch."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -23,29 +23,29 @@ ACTIVATIONS = {
 
 
 class Gaussian(NamedTuple):
-    """Means beside logarithms of standard deviations, which are the same in each row."""
+    """Means next to log standard deviations, which are the same in each row."""
 
     means: int
     log_std: Tensor
 
 
 def read_layers(module: RLModule, inputs: Mapping[str, Any]) -> tuple[DenseNet, tuple[Any, ...]]:
-    """Run a pass of the module, and read its layers.
+    """Run a pass of the module and read its layers.
 
     Args:
-        module: Module that does nothing else than to compute its outputs, or a copy of it.
-        inputs: Columns for `_forward_train()`, with at least 2 rows; or with at least 2 sequences of other lengths than
-            their number, and states.
+        module: Module without side effects, or a copy of the module.
+        inputs: Columns for `_forward_train()`, with at least 2 rows; or with states and at least 2 sequences whose
+            length differs from their number.
 
     Returns:
-        The layers, and the path of the array among the observations that they read.
+        The layers, and the path of the observation array they read.
 
     Raises:
         NotDenseError: If the pass has other operations, or fails.
     """
     reader = _Reader(inputs[Columns.OBS], inputs.get(Columns.STATE_IN, {}))
     try:
-        with torch.enable_grad(), reader, CellCalls(reader.call_cell):
+        with torch.enable_grad(), reader, CellCalls(reader.call_cell, reader.refuse):
             outputs = module._forward_train(dict(inputs))
     except Exception as error:  # module code may raise anything
         if reader.reason is None:
@@ -58,10 +58,10 @@ def read_layers(module: RLModule, inputs: Mapping[str, Any]) -> tuple[DenseNet, 
 class _Reader(TorchDispatchMode):
     """Takes the operations of a pass one by one.
 
-    Tensors are known by their identity: what torch does not list, such as `x.data`, makes an unknown one.
+    Tensors are known by identity: operations not listed by torch, such as `x.data`, make unknown tensors.
 
     Attributes:
-        reason: Why the pass consists of more than layers; None if it does not.
+        reason: Why the pass consists of more than layers; None if it consists only of layers.
     """
 
     def __init__(self, obs: Any, states: Any):
@@ -70,10 +70,10 @@ class _Reader(TorchDispatchMode):
         self._is_paused = False
         self._paths = {id(leaf): path for path, leaf in flatten_struct(obs)}
         self._shape: torch.Size = flatten_struct(obs)[0][1].shape[: 2 if flatten_struct(states) else 1]  # [B, T] or [B]
-        self._known: dict[int, Any] = {}  # Value, Gaussian, index of a squeezed layer, or a Parameter that is spread
+        self._known: dict[int, Any] = {}  # Value, Gaussian, index of a squeezed layer, or a broadcast Parameter
         self._turned: dict[int, Tensor] = {}  # transposed weights
         self._cells = TracedCells(states, self._shape, self._known, self._append_cell)
-        self._kept: list[Any] = [(obs, states)]  # no other tensor gets the id of a known one
+        self._kept: list[Any] = [(obs, states)]  # so that no other tensor gets the id of a known one
         self._obs_path: tuple[Any, ...] = ()
         self._layers: DenseLayers | None = None
 
@@ -83,8 +83,11 @@ class _Reader(TorchDispatchMode):
             self._take(OPERATIONS.get(func), func, out, *args, **(kwargs or {}))
         return out
 
+    def refuse(self, reason: str) -> None:
+        self.reason = self.reason or reason
+
     def call_cell(self, func: Any, *args: Any) -> Any:
-        """Call torch.lstm(), torch.gru(), or one of their cells, and take it as one operation."""
+        """Call torch.lstm(), torch.gru(), or one of their cells, and take it as a single operation."""
         self._is_paused = True
         try:
             out = func(*args)
@@ -124,7 +127,7 @@ class _Reader(TorchDispatchMode):
             raise NotDenseError(f"its forward pass has {func} under torch.no_grad(), or in a torch.autograd.Function")
 
     def turn(self, func: Any, out: Tensor, weight: Tensor, *dims: Any) -> None:
-        """Take a transposed weight, or a tensor whose first axes change places."""
+        """Take a transposed weight, or a tensor with its first axes swapped."""
         if weight.dim() == 3:
             self._cells.change_axes(func, out, weight, *dims)
             return
@@ -189,7 +192,7 @@ class _Reader(TorchDispatchMode):
             self._known[id(out)] = Value(value.layer)
 
     def add_bias(self, func: Any, out: Tensor, source: Tensor, bias: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Take the second half of a layer whose inputs do not lie in a row, such as a cell's outputs."""
+        """Take the second half of a layer with non-contiguous inputs, such as the outputs of a cell."""
         value = self._known.get(id(source))
         if not isinstance(value, Value) or args or kwargs or value.is_read or value.is_replaced or self._layers is None:
             raise NotDenseError(f"its forward pass has {func}")
@@ -202,7 +205,7 @@ class _Reader(TorchDispatchMode):
         self._known[id(out)] = Value(value.layer)
 
     def view(self, func: Any, out: Tensor, source: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Take a view, which is known if it shows the same numbers; other views must not be used."""
+        """Take a view, which is known if it shows the same values; other views must not be used."""
         value, is_same = self._known.get(id(source)), self._is_same(func, out, source)
         if self._cells.view(func, out, source, *args):
             return
@@ -221,7 +224,7 @@ class _Reader(TorchDispatchMode):
             raise NotDenseError(f"its forward pass has {func}")
 
     def _is_same(self, func: Any, out: Tensor, source: Tensor) -> bool:
-        """Return True if both have the same rows: as they are, or all steps of sequences in a row."""
+        """Return True if both have the same rows: unchanged, or with the steps of all sequences concatenated."""
         if out.shape == source.shape and out.stride() == source.stride():
             return True
         shapes = {out.shape[:-1], source.shape[:-1]}
@@ -229,7 +232,7 @@ class _Reader(TorchDispatchMode):
         return in_order and out.shape[-1] == source.shape[-1] and shapes == {self._shape, (self._shape.numel(),)}
 
     def copy(self, func: Any, out: Tensor, source: Tensor, **kwargs: Any) -> None:
-        """Take a copy of a cell's outputs in another order of memory, or of a state."""
+        """Take a copy of cell outputs with another memory layout, or of a state."""
         value = self._known.get(id(source))
         is_cell = isinstance(value, Value) and self._layers is not None and self._layers.layers[value.layer].cell
         if not is_cell and not self._cells.view(func, out, source):
@@ -238,7 +241,7 @@ class _Reader(TorchDispatchMode):
             self._known[id(out)] = value
 
     def ignore(self, func: Any, out: Any, *args: Any, **kwargs: Any) -> None:
-        """Take an operation by which autograd saves a result; what a module makes of it is not known."""
+        """Take an operation by which autograd saves a result; its use by the module is unknown."""
 
     def join(self, func: Any, out: Tensor, parts: list[Tensor], dim: int = 0) -> None:
         means, log_std = (*parts, None)[:2] if len(parts) == 2 else (None, None)
@@ -249,7 +252,7 @@ class _Reader(TorchDispatchMode):
         self._known[id(out)] = Gaussian(self._read(means), row)
 
     def net(self, outputs: Mapping[str, Any]) -> tuple[DenseNet, tuple[Any, ...]]:
-        """Return the layers on which the outputs depend, and the path of the observations that they read."""
+        """Return the layers that the outputs depend on, and the path of the observations they read."""
         if any(each._backward_hooks for each in self._tensors()):
             raise NotDenseError("its forward pass registers hooks")
         if Columns.ACTION_MASK in outputs:

@@ -28,10 +28,10 @@ class ValueLearner:
     stats = learner.update({"obs": states, "value_targets": targets})
     ```
 
-    The loss is the mean squared error. Its gradient is compiled for the networks for which `PPOLearner`'s is.
+    The loss is the mean squared error. Its gradient is compiled for the same networks as in `PPOLearner`.
 
     Args:
-        network: Maps inputs [n, ...] to values [n, 1]. Its parameters are moved into one tensor, see
+        network: Maps inputs [n, ...] to values [n, 1]. Its parameters are moved into a single tensor, see
             `flat_parameters()`.
         lr: See `PPOLearner`.
         adam_eps: See `PPOLearner`.
@@ -98,8 +98,8 @@ class ValueLearner:
         """Run all epochs over a batch.
 
         Args:
-            batch: Arrays or tensors: "obs" [n, ...] are the network's inputs, "value_targets" [n], and optionally
-                "loss_mask" bool [n], without which all rows count. Further columns are ignored.
+            batch: Arrays or tensors: "obs" [n, ...] are the inputs of the network, "value_targets" [n], and optionally
+                "loss_mask" bool [n], without which all rows count. Other columns are ignored.
 
         Returns:
             "vf_loss", "vf_explained_var" and "grad_norm", see `ppo_loss()` and `PPOLearner.update()`.
@@ -122,7 +122,7 @@ class ValueLearner:
 
 
 class _OneAction(RLModule):
-    """A value network as a module with a single action, so that the value error is all of PPO's loss."""
+    """A value network as a module with a single action, so that the PPO loss consists of the value error only."""
 
     def __init__(self, network: nn.Module):
         super().__init__(None, gym.spaces.Discrete(1))

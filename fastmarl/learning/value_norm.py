@@ -12,11 +12,11 @@ LEAST_VARIANCE = 1e-2
 def normalized(advantages: Tensor, mask: Tensor | None = None, *, min_std: float = 1e-6) -> Tensor:
     """Return advantages minus their mean, divided by their standard deviation.
 
-    It is the deviation of the population, so a single advantage becomes 0; the sample's would be NaN.
+    It is the population standard deviation, so a single advantage becomes 0; the sample deviation would be NaN.
 
     Args:
-        advantages: Tensor of any shape, also without elements.
-        mask: bool, of the same shape: the elements that count; others become 0. None: all count.
+        advantages: Tensor of any shape, possibly empty.
+        mask: bool, of the same shape: True for elements that count; others become 0. None: all count.
         min_std: Lower bound of the divisor.
     """
     counted = advantages if mask is None else advantages[mask]
@@ -31,11 +31,11 @@ class ValueNorm(torch.nn.Module):
     """Running mean and variance of value targets, for a value function that predicts normalised values.
 
     After Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative, Multi-Agent Games": moving averages of
-    the targets and their squares, with a correction for their initial value of 0. The state is saved like that of any
-    module (`state_dict()`).
+    the targets and their squares, with a correction for their initial value of 0. The state is saved as for any module
+    (`state_dict()`).
 
     Args:
-        beta: Decay of the moving averages, in [0, 1): each later row multiplies a target's weight by it.
+        beta: Decay of the moving averages, in [0, 1): each later row multiplies the weight of a target by it.
 
     Raises:
         ConfigError: If `beta` is not in [0, 1).
@@ -58,7 +58,8 @@ class ValueNorm(torch.nn.Module):
         """Update the averages with targets of any shape, in their original scale.
 
         Raises:
-            BatchError: If some are NaN or infinite, which the averages would keep forever. They are unchanged.
+            BatchError: If a target is NaN or infinite, which would corrupt the averages permanently. They are
+                unchanged.
         """
         if not targets.numel():
             return
@@ -67,17 +68,17 @@ class ValueNorm(torch.nn.Module):
                              f"{targets.numel()} that are NaN or infinite; check the rewards")  # fmt: skip
         kept = self.beta ** targets.numel()
         of_batch = targets.double()
-        self.mean.lerp_(of_batch.mean().to(self.mean), 1 - kept)  # float32 after the module's float()
+        self.mean.lerp_(of_batch.mean().to(self.mean), 1 - kept)  # float32 after float() of the module
         self.mean_square.lerp_(of_batch.square().mean().to(self.mean_square), 1 - kept)
         self.weight.lerp_(torch.ones_like(self.weight), 1 - kept)
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Convert `values` to the scale of the value function's predictions; no change before the first `update()`."""
+        """Convert `values` to the scale of predictions of the value function; no change before the first `update()`."""
         mean, std = self._mean_and_std()
         return (values - mean) / std
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """Convert predictions of the value function, `values`, to the original scale; no change before the first
+        """Convert predictions `values` of the value function to the original scale; no change before the first
         update."""
         mean, std = self._mean_and_std()
         return values * std + mean

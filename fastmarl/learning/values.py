@@ -16,16 +16,16 @@ from fastmarl.learning.value_norm import ValueNorm
 
 
 def make_value_fn(module: torch.nn.Module, value_norm: ValueNorm | None = None) -> Callable[[Any], np.ndarray]:
-    """Return a module's value function as the `value_fn` of `add_gae()`.
+    """Return the value function of a module as `value_fn` for `add_gae()`.
 
     It maps observations [k, ...], nested like the space, to values float32 [k].
 
     Args:
         module: Module that outputs "vf_preds". Each call uses its current weights.
-        value_norm: Normaliser of the module's predictions, if they are normalised.
+        value_norm: Normaliser of the module predictions, if they are normalised.
 
     Raises:
-        ConfigError: If the module is recurrent: its values depend on states, which observations don't contain.
+        ConfigError: If the module is recurrent: its values depend on states, which observations do not contain.
     """
     module = one_module(module)
     if module.is_stateful():
@@ -43,14 +43,14 @@ def make_value_fn(module: torch.nn.Module, value_norm: ValueNorm | None = None) 
 def bootstrap_values(
     module: torch.nn.Module, batch: Mapping[str, Any], value_norm: ValueNorm | None = None
 ) -> np.ndarray:
-    """Return the values of a batch's "final_obs", as `last_values` of `add_gae()` and related functions.
+    """Return the values of "final_obs" of a batch, as `last_values` for `add_gae()` and related functions.
 
-    A recurrent module receives the state after each trajectory's last step, and the observation that follows it.
+    A recurrent module receives the state after the last step of each trajectory and the observation after it.
 
     Args:
         module: Module that outputs "vf_preds"; may be recurrent.
         batch: Result of `columns()`; for a recurrent module, with "state_out".
-        value_norm: Normaliser of the module's predictions, if they are normalised.
+        value_norm: Normaliser of the module predictions, if they are normalised.
 
     Returns:
         float32 [s], one value per trajectory.

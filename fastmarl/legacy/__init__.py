@@ -1,4 +1,4 @@
-"""The API of RLlib's old stack without Ray: `RolloutWorker`, `EnvRunnerV2`, policies, batches, files."""
+"""The API of the old RLlib stack without Ray: `RolloutWorker`, `EnvRunnerV2`, policies, batches, files."""
 
 from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID as DEFAULT_POLICY_ID
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch as MultiAgentBatch

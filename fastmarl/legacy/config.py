@@ -46,12 +46,12 @@ WITHOUT_COUNTERPART = {
     "sample_collector": "a policy's postprocess_trajectory() gets each trajectory",
     "stats_cls_lookup": "metrics_logger.log_value() takes `reduce`, see docs/metrics.md",
 }
-"""Option of RLlib -> the way out."""
+"""RLlib option -> alternative."""
 Config = TypeVar("Config")
 
 
 def _refuses_options_of_rllib(config_class: type[Config]) -> type[Config]:
-    """Let a config raise one ConfigError with the ways out if it gets options `WITHOUT_COUNTERPART`."""
+    """Make a config raise a ConfigError listing alternatives if it gets options `WITHOUT_COUNTERPART`."""
     make = config_class.__init__
 
     @wraps(make)
@@ -70,56 +70,57 @@ def _refuses_options_of_rllib(config_class: type[Config]) -> type[Config]:
 @corrects_options
 @dataclass(frozen=True, kw_only=True)
 class RolloutWorkerConfig(EnvRunnerConfig):
-    """Options of a `RolloutWorker`, in addition to those of `EnvRunnerConfig`.
+    """Options of a `RolloutWorker`, in addition to the options of `EnvRunnerConfig`.
 
     `policies` may contain `PolicySpec`s, or tuples (policy_class, observation_space, action_space, config). Without an
     `env`, a worker learns and reads files; its policies then need spaces.
 
     Raises:
         TypeError: If an option is misspelt.
-        ConfigError: If an option has an invalid value, or is one of RLlib's that has no counterpart here.
+        ConfigError: If an option has an invalid value, or is an RLlib option without a counterpart here.
     """
 
     env: Any = None
     """Environment: a name, a class, or a function `(env_config) -> env`; None: the worker has no envs."""
     policy_config: Mapping[str, Any] = field(default_factory=dict)
-    """Options of all policies, such as {"lr": 1e-3, "gamma": 0.95}; each policy class has its own defaults."""
+    """Options of all policies, such as {"lr": 1e-3, "gamma": 0.95}; defaults depend on the policy class."""
     train_batch_size: int | None = None
     """Steps of a train batch. With rollout_fragment_length="auto" it is divided among the envs of all workers, in place
-    of `train_batch_size_per_learner`; of files, a reader returns a worker's share at once. None: one line at a time."""
+    of `train_batch_size_per_learner`; a file reader returns the share of a worker in a single batch. None: one line at
+    a time."""
     max_seq_len: int = 20
-    """Most steps of a sequence; trajectories of recurrent policies are cut into sequences."""
+    """Maximum number of steps of a sequence; trajectories of recurrent policies are cut into sequences."""
     observation_filter: str = NO_FILTER
-    """"NoFilter", or "MeanStdFilter" to normalise observations by statistics of each policy, by RLlib's operations;
+    """"NoFilter", or "MeanStdFilter" to normalise observations by statistics per policy, with the operations of RLlib;
     "ConcurrentMeanStdFilter" does the same."""
     compress_observations: bool | str = False
     """Pack the observations in batches: True row by row, "bulk" column by column."""
     fake_sampler: bool = False
-    """Sample once and return that batch from every call, to measure the speed of learning alone."""
+    """Sample once and return that batch from every call, to measure only the speed of learning."""
     create_local_env_runner: bool = True
     """Give the worker of index 0 envs even if there are other workers."""
     extra_python_environs_for_driver: Mapping[str, Any] = field(default_factory=dict)
-    """Environment variables that the worker of index 0 sets in its process."""
+    """Environment variables set by the worker of index 0 in its process."""
     extra_python_environs_for_worker: Mapping[str, Any] = field(default_factory=dict)
-    """Environment variables that all other workers set in their processes."""
+    """Environment variables set by all other workers in their processes."""
     log_level: str | int | None = None
     """Level of the logger "fastmarl", such as "DEBUG", set when the worker is made; None: unchanged."""
     sampler_perf_stats_ema_coef: float | None = None
-    """Weight of a step in `perf_stats` as an exponential moving average; None: they are means of all steps."""
+    """Weight of a step in `perf_stats` as exponential moving averages; None: means over all steps."""
     checkpoint_trainable_policies_only: bool = False
-    """Leave policies that don't learn out of `get_state()`."""
+    """Leave policies that are not trained out of `get_state()`."""
     input_: Any = "sampler"
-    """Source of batches: "sampler"; a JSON file, a folder, a glob or a list of files; a function `(io_context) ->
-    InputReader`, or its name in `register_input()`; the path of a class, "package.module.Reader"; "dataset", the
-    worker's entry in `dataset_shards`; or a dict {any of these: its share}."""
+    """Source of batches: "sampler"; a JSON file, a directory, a glob or a list of files; a function `(io_context) ->
+    InputReader`, or its name in `register_input()`; the path of a class, "package.module.Reader"; "dataset", the entry
+    of the worker in `dataset_shards`; or a dict {any of these: its fraction}."""
     input_config: Mapping[str, Any] = field(default_factory=dict)
-    """Options for input readers of your own, which find them in `io_context.input_config`."""
+    """Options for custom input readers, available as `io_context.input_config`."""
     shuffle_buffer_size: int = 0
-    """Number of batches in the buffer that shuffles batches from files; 0: don't shuffle."""
+    """Number of batches in the shuffle buffer for batches from files; 0: do not shuffle."""
     postprocess_inputs: bool = False
-    """Call the policy's `postprocess_trajectory()` with each episode that is read from files."""
+    """Call `postprocess_trajectory()` of the policy with each episode read from files."""
     output: Any = None
-    """Destination of the batches of `sample()`: a folder, "logdir", or a function `(io_context) -> OutputWriter`."""
+    """Destination of the batches of `sample()`: a directory, "logdir", or a function `(io_context) -> OutputWriter`."""
     output_compress_columns: Collection[str] | None = None
     """Columns to pack in files, which requires lz4; None: "obs" and "new_obs" if lz4 is installed."""
     output_max_file_size: int = 64 * 1024 * 1024
@@ -165,7 +166,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
         return as_policy_spec(policy_id, self.module_specs[policy_id])
 
     def _check_mapping_fn(self) -> None:
-        """Accept functions for RLlib's old API stack, too, which take the worker."""
+        """Also accept functions for the old RLlib API stack, which take the worker."""
         given = self.policy_mapping_fn
         if given is None and self.env is None:
             return
@@ -173,7 +174,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
             super()._check_mapping_fn()
 
     def _check_output(self) -> None:
-        """Refuse the runner's options for output: a worker writes batches, and has its own options for that."""
+        """Reject the output options of the runner: a worker writes batches and has separate options for that."""
         for name in OF_OUTPUT:
             if (value := getattr(self, name)) != DEFAULTS[name]:
                 raise ConfigError(f"{name}={value!r} is for Parquet files; a RolloutWorker writes JSON, see "
@@ -182,19 +183,19 @@ class RolloutWorkerConfig(EnvRunnerConfig):
     def runner_config(
         self, mapping_fn: Callable[..., str] | None, callbacks: Mapping[str, Callable[..., None]], spaces: Spaces
     ) -> EnvRunnerConfig:
-        """Return the config of the worker's runner.
+        """Return the config for the runner of the worker.
 
         Args:
-            mapping_fn: Its `policy_mapping_fn`.
+            mapping_fn: `policy_mapping_fn` of the runner.
             callbacks: Event -> function to call.
-            spaces: Policy id -> (observation space, action space), for policies that have none of their own.
+            spaces: Policy id -> (observation space, action space), for policies without spaces.
 
         Raises:
-            ConfigError: If there is no env, and the spaces of a policy are unknown.
+            ConfigError: If there is no env and the spaces of a policy are unknown.
         """
         of_runner = {option.name: getattr(self, option.name) for option in fields(EnvRunnerConfig)}
         of_runner |= {f"callbacks_{event}": callbacks.get(event) for event in EVENTS}
-        of_runner |= {"policy_mapping_fn": mapping_fn, "callbacks_class": None, "output": None}  # the worker's own
+        of_runner |= {"policy_mapping_fn": mapping_fn, "callbacks_class": None, "output": None}  # of the worker
         specs = {id_: self.policy_spec(id_).with_spaces(spaces.get(id_)) for id_ in self.module_specs}
         if self.policies is not None or self.env is None:
             of_runner["policies"] = {policy_id: spec.module_spec() for policy_id, spec in specs.items()}
@@ -207,7 +208,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
 
 
 class NoEnv(MultiAgentEnv):
-    """The env of a worker without one: has the policies' spaces, so that their modules can be made, and is never reset.
+    """Env of a worker without one: it has the policy spaces, so that modules can be made, and is never reset.
 
     Args:
         spaces: Policy id -> (observation space, action space).
@@ -240,7 +241,7 @@ def complete_config(
     num_workers: int | None,
     recreated_worker: bool,
 ) -> RolloutWorkerConfig:
-    """Return the config with the values of the worker's other arguments."""
+    """Return the config with the values of the other worker arguments."""
     if not isinstance(config, RolloutWorkerConfig | Mapping):
         raise ConfigError(f"config must be a RolloutWorkerConfig or a dict of its options, got a "
                           f"{type(config).__name__}")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Observation filters in the form in which workers exchange them."""
+"""Observation filters in the form exchanged by workers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from fastmarl.legacy.observation_filter import filtered, merged
 
 
 class RunningStat(RunningMeanStd):
-    """Statistics with the variance of RLlib's `RunningStat`: that of a sample (n - 1), float32, and 0 for one row."""
+    """Statistics with the variance of `RunningStat` in RLlib: sample variance (n - 1), float32, 0 for a single row."""
 
     @classmethod
     def of(cls, moments: RunningMeanStd) -> "RunningStat":
@@ -24,7 +24,7 @@ class RunningStat(RunningMeanStd):
 
     @property
     def n(self) -> int:
-        """RLlib's name of `count`."""
+        """RLlib name of `count`."""
         return self.count
 
     @property
@@ -34,18 +34,18 @@ class RunningStat(RunningMeanStd):
 
 @public("fastmarl.legacy")
 class MeanStdFilter:
-    """Statistics of a policy's observation filter, with the methods of RLlib's class of this name.
+    """Statistics of the observation filter of a policy, with the methods of the RLlib class of this name.
 
     Args:
-        rs: Statistics that normalise observations, one for each Box of the observation space.
-        buffer: Statistics of the observations since the buffer was last reset, one for each Box.
+        rs: Statistics for normalising observations, one per Box of the observation space.
+        buffer: Statistics of the observations since the last reset of the buffer, one per Box.
         demean: Subtract the mean.
         destd: Divide by the standard deviation.
-        clip: Clip results to -clip .. clip; None: don't.
+        clip: Clip results to -clip .. clip; None: no clipping.
     """
 
     is_concurrent: bool = False
-    no_preprocessor = True  # a Box of a Dict or Tuple space has its own statistics
+    no_preprocessor = True  # each Box of a Dict or Tuple space has separate statistics
     rs: list[RunningStat]
     buffer: list[RunningStat]
 
@@ -65,7 +65,7 @@ class MeanStdFilter:
 
     @property
     def running_stats(self) -> list[RunningStat]:
-        """RLlib's name of `rs`."""
+        """RLlib name of `rs`."""
         return self.rs
 
     @property
@@ -74,14 +74,14 @@ class MeanStdFilter:
         return [moments.mean.shape for moments in self.rs]
 
     def __call__(self, x: Any, update: bool = True) -> np.ndarray:
-        """Return an observation of the only Box, normalised, in its own dtype.
+        """Return a normalised observation of the only Box, with its dtype unchanged.
 
         Args:
             x: The observation.
             update: Add it to `rs` and `buffer` beforehand.
 
         Raises:
-            ConfigError: If there are several Boxes, or the observation has another size.
+            ConfigError: If there are several Boxes, or the observation has the wrong size.
         """
         observation = np.asarray(x)
         if len(self.rs) != 1 or observation.size != self.rs[0].mean.size:
@@ -94,7 +94,7 @@ class MeanStdFilter:
         return out.reshape(observation.shape)
 
     def apply_changes(self, other: "MeanStdFilter", with_buffer: bool = False, *args: Any, **kwargs: Any) -> None:
-        """Merge the buffer of the filter `other` into `rs`; with `with_buffer`, take over its buffer, too."""
+        """Merge the buffer of the filter `other` into `rs`; with `with_buffer`, also adopt its buffer."""
         self._check_like(other.buffer)
         rs = [merged(moments, change) for moments, change in zip(self.rs, other.buffer, strict=True)]
         self._become(rs, other.buffer if with_buffer else self.buffer)
@@ -115,7 +115,7 @@ class MeanStdFilter:
         return kind(self.rs, self.buffer, self.demean, self.destd, self.clip)
 
     def as_serializable(self) -> "MeanStdFilter":
-        """Return a copy that is not concurrent."""
+        """Return a non-concurrent copy."""
         return MeanStdFilter(self.rs, self.buffer, self.demean, self.destd, self.clip)
 
     def _check_like(self, moments: Sequence[RunningMeanStd]) -> None:
@@ -126,13 +126,13 @@ class MeanStdFilter:
 
 @public("fastmarl.legacy")
 class ConcurrentMeanStdFilter(MeanStdFilter):
-    """A `MeanStdFilter` under the name that RLlib gives one with a lock; a worker steps its envs in a single thread."""
+    """A `MeanStdFilter` with the name of the locked variant in RLlib; a worker steps its envs in a single thread."""
 
     is_concurrent = True
 
 
 class FilterView(MeanStdFilter):
-    """View of a policy's filter in the runner, which reads and writes it in place; returned by `worker.filters`."""
+    """View of the filter of a policy in the runner, reading and writing it in place; returned by `worker.filters`."""
 
     def __init__(self, connector: FilterConnector):
         self._connector = connector

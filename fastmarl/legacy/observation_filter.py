@@ -1,4 +1,4 @@
-"""The connector of the option `observation_filter`: RLlib's old filter, to the last digit."""
+"""The connector of the option `observation_filter`: the old filter of RLlib, bit-identical."""
 
 import math
 
@@ -11,17 +11,17 @@ from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConn
 from fastmarl.core.connectors.moments import RunningMeanStd
 from fastmarl.core.spaces.layout import leaf_spaces, with_leaf_spaces
 
-LEAST_STD = np.float32(1e-6)  # RLlib's, added to standard deviations
+LEAST_STD = np.float32(1e-6)  # as in RLlib, added to standard deviations
 
 
 class ObservationFilter(FilterConnector):
-    """Normalises observations as RLlib's `MeanStdFilter` of the old API stack does.
+    """Normalises observations like `MeanStdFilter` of the old RLlib API stack.
 
-    Results keep the dtype of the observations, so that those of integers are truncated. Leaves of a Dict or Tuple are
-    converted to float32 beforehand, as RLlib's preprocessors do. Nothing is clipped.
+    Results keep the dtype of the observations, so integer results are truncated. Leaves of a Dict or Tuple are first
+    converted to float32, like in RLlib preprocessors. Nothing is clipped.
 
     Args:
-        is_concurrent: The attribute of that name of the worker's filters.
+        is_concurrent: The attribute `is_concurrent` of the worker filters.
     """
 
     def __init__(self, is_concurrent: bool = False):
@@ -76,12 +76,12 @@ def filtered(
         update: Add the rows.
         demean: Subtract the mean.
         destd: Divide by the standard deviation.
-        clip: Clip results to -clip .. clip; None or 0: don't.
+        clip: Clip results to -clip .. clip; None or 0: no clipping.
 
     Returns:
         Rows [n, k] of the dtype of `values_NK`.
     """
-    given = values_NK.astype(np.float64)  # which NumPy's arithmetic with float64 means does, too
+    given = values_NK.astype(np.float64)  # as in NumPy arithmetic with float64 means
     out, n = np.empty(given.shape), len(given)
     mean, m2 = stats.mean.copy(), stats._m2.copy()
     push_and_normalize(given, stats.count, mean, m2, update, demean, destd, float(clip) if clip else math.inf, out)
@@ -94,7 +94,7 @@ def filtered(
 
 
 def merged(stats: RunningMeanStd, change: RunningMeanStd) -> RunningMeanStd:
-    """Return `stats` with the rows of `change`, by RLlib's operations."""
+    """Return `stats` with the rows of `change`, using the operations of RLlib."""
     n, more = float(stats.count), float(change.count)
     found = stats.copy()
     if n + more:
@@ -107,9 +107,9 @@ def merged(stats: RunningMeanStd, change: RunningMeanStd) -> RunningMeanStd:
 
 @njit(cache=True, nogil=True)
 def push_and_normalize(values_NK, count, mean_K, m2_K, counts, demean, destd, clip, out_NK):
-    """Add each row to the moments and write it to `out_NK`, normalised; the arguments are those of `filtered()`.
+    """Add each row to the moments and write it to `out_NK`, normalised; for the arguments see `filtered()`.
 
-    The variance is that of a sample (n - 1), and 0 for a single row; it and the standard deviation are float32.
+    The variance is the sample variance (n - 1), and 0 for a single row; it and the standard deviation are float32.
     """
     seen = count
     for i in range(len(values_NK)):

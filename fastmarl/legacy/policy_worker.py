@@ -1,4 +1,4 @@
-"""A worker's policies: learning, adding and removing them, and exchanging weights and filters with other workers."""
+"""Policies of a worker: learning, adding and removing them, and exchanging weights and filters with other workers."""
 
 import logging
 import pickle
@@ -29,22 +29,22 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyWorker:
-    """Has the policies of a runner, which samples; `RolloutWorker` adds the envs, inputs and outputs.
+    """Manages the policies of a runner, which samples; `RolloutWorker` adds the envs, inputs and outputs.
 
     Args:
         runner: Samples, with a module for each policy.
-        config: The worker's config.
+        config: Config of the worker.
         default_policy_class: `(module, config) -> Policy`, for specs without a class.
         callbacks: The callbacks of `config`.
 
     Attributes:
         config: RolloutWorkerConfig.
-        default_policy_class: The argument of that name.
-        env_runner: The `EnvRunnerV2` that samples.
+        default_policy_class: The argument `default_policy_class`.
+        env_runner: The sampling `EnvRunnerV2`.
         policy_map: Policy id -> Policy.
         policy_mapping_fn: `(agent_id, episode) -> policy id`, optionally with a keyword argument `worker`; None: there
-            is one policy.
-        is_policy_to_train: `(policy id, batch or None) -> bool`; None: all policies learn.
+            is a single policy.
+        is_policy_to_train: `(policy id, batch or None) -> bool`; None: all policies are trained.
         global_vars: See `get_global_vars()`.
         weights_seq_no: Number of the weights in the last `set_weights()`, or None.
     """
@@ -72,22 +72,22 @@ class PolicyWorker:
         self._announce_policies()
 
     def _announce_policies(self) -> None:
-        """Call `on_create_policy` for each policy, as RLlib does after each policy that a worker makes."""
+        """Call `on_create_policy` for each policy, like RLlib after a worker creates a policy."""
         for policy_id, policy in self.policy_map.items():
             self._callbacks.call("on_create_policy", policy_id=policy_id, policy=policy)
 
     @property
     def callbacks(self) -> Any:
-        """The object of `callbacks_class`; a tuple of them, if that is a list."""
+        """The object of `callbacks_class`, or a tuple of objects if that is a list."""
         return self._callbacks.given
 
     @property
     def policy_dict(self) -> dict[str, PolicySpec]:
-        """Specs of the policies, by policy id."""
+        """Policy id -> spec of the policy."""
         return {policy_id: spec_of(policy) for policy_id, policy in self.policy_map.items()}
 
     def mapped(self, agent_id: Hashable, episode: EpisodeV2) -> str:
-        """Return the policy id that the mapping function gives the agent `agent_id` of `episode`."""
+        """Return the policy id assigned to the agent `agent_id` of `episode` by the mapping function."""
         if self.policy_mapping_fn is None:
             return next(iter(self.policy_map))
         return for_runner(self.policy_mapping_fn, self)(agent_id, episode.episode)
@@ -103,7 +103,7 @@ class PolicyWorker:
     # Learning.
 
     def learn_on_batch(self, samples: Any) -> dict[str, Any]:
-        """Update each policy that learns.
+        """Update every trainable policy.
 
         Args:
             samples: MultiAgentBatch, or a SampleBatch for "default_policy".
@@ -119,11 +119,12 @@ class PolicyWorker:
         }
 
     def compute_gradients(self, samples: Any, single_agent: bool = False) -> tuple[Any, dict[str, Any]]:
-        """Compute the gradients of each policy that learns, without an update.
+        """Compute the gradients of every trainable policy, without an update.
 
         Args:
             samples: MultiAgentBatch, or a SampleBatch for "default_policy".
-            single_agent: Return only the gradients and statistics of "default_policy", not in a dict by policy id.
+            single_agent: Return only the gradients and statistics of "default_policy", not in a dict keyed by policy
+                id.
 
         Returns:
             (policy id -> gradients; policy id -> statistics, and "batch_count", the number of env steps)
@@ -139,14 +140,14 @@ class PolicyWorker:
         return gradients, {**infos, "batch_count": samples.count}
 
     def apply_gradients(self, grads: Any) -> None:
-        """Update each policy that learns with `grads` from `compute_gradients()`."""
+        """Apply `grads`, as returned by `compute_gradients()`, to every trainable policy."""
         of_policies = grads if isinstance(grads, dict) else {DEFAULT_POLICY_ID: grads}
         for policy_id, gradients in of_policies.items():
             if self._learns(policy_id):
                 self._known(policy_id).apply_gradients(gradients)
 
     def setup_torch_data_parallel(self, url: str, world_rank: int, world_size: int, backend: str) -> None:
-        """Join a process group of torch; from then on, policies average their gradients over its workers.
+        """Join a torch process group; policies then average their gradients over its workers.
 
         Args:
             url: Address of the group, such as "tcp://127.0.0.1:29500"; see `get_node_ip()` and `find_free_port()`.
@@ -174,7 +175,7 @@ class PolicyWorker:
     # Policies.
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY_ID) -> Policy | None:
-        """Return the policy `policy_id`, or None if there is none."""
+        """Return the policy `policy_id`, or None if it does not exist."""
         return self.policy_map.get(policy_id)
 
     def add_policy(
@@ -191,24 +192,24 @@ class PolicyWorker:
         policies_to_train: ToTrain | None = None,
         module_spec: RLModuleSpec | torch.nn.Module | None = None,
     ) -> Policy:
-        """Add a policy. It does not act in episodes that are running already.
+        """Add a policy. It does not act in episodes already running.
 
         Args:
             policy_id: Id of the policy.
-            policy_cls: `(module, config) -> Policy`; None: the worker's `default_policy_class`.
+            policy_cls: `(module, config) -> Policy`; None: `default_policy_class` of the worker.
             policy: The policy itself, instead of `policy_cls`, `config` and `module_spec`.
-            observation_space: Observation space of its module; None: that of the agents mapped to it.
-            action_space: Action space of its module; None: that of the agents mapped to it.
+            observation_space: Observation space of its module; None: the space of the agents mapped to it.
+            action_space: Action space of its module; None: the space of the agents mapped to it.
             config: Options of this policy.
             policy_state: Initial state, from `policy.get_state()`.
-            policy_mapping_fn: Mapping function of episodes that begin from now on; None: unchanged.
-            policies_to_train: Ids of the policies that learn from now on, or a function, see
-                `set_is_policy_to_train()`; None: unchanged.
+            policy_mapping_fn: Mapping function for new episodes; None: unchanged.
+            policies_to_train: Ids of the policies to train, or a function, see `set_is_policy_to_train()`; None:
+                unchanged.
             module_spec: Its module; None: the default network.
 
         Raises:
-            ConfigError: If the id is taken, or both a policy and arguments to make one are given. After any error but
-                those of `on_create_policy`, nothing has changed.
+            ConfigError: If the id is taken, or both a policy and arguments to make one are given. After any error
+                except from `on_create_policy`, nothing has changed.
         """
         if policy is not None and not (policy_cls is None and config is None and module_spec is None):
             raise ConfigError("add_policy() takes a policy, or arguments to make one: policy_cls, config, module_spec")
@@ -232,7 +233,7 @@ class PolicyWorker:
     ) -> Policy:
         of_runner = None if policy_mapping_fn is None else for_runner(policy_mapping_fn, self)
         if self.config.env is None:
-            spec.spaces(policy_id)  # no agents have any
+            spec.spaces(policy_id)  # no agent has any
             of_runner = None
         module = self._runner.add_module(policy_id, spec.module_spec(), new_agent_to_module_mapping_fn=of_runner)
         try:
@@ -255,16 +256,16 @@ class PolicyWorker:
         policy_mapping_fn: Callable[..., str] | None = None,
         policies_to_train: ToTrain | None = None,
     ) -> None:
-        """Remove a policy. It goes on acting in running episodes, and batches have its steps until these end.
+        """Remove a policy. It continues to act in running episodes, and batches have its steps until these end.
 
         Args:
             policy_id: Id of the policy.
-            policy_mapping_fn: Mapping function of episodes that begin from now on; None: unchanged.
-            policies_to_train: Ids of the policies that learn from now on, or a function, see
-                `set_is_policy_to_train()`; None: unchanged.
+            policy_mapping_fn: Mapping function for new episodes; None: unchanged.
+            policies_to_train: Ids of the policies to train, or a function, see `set_is_policy_to_train()`; None:
+                unchanged.
 
         Raises:
-            ConfigError: If there is no such policy, or it is the only one. Nothing has changed.
+            ConfigError: If the policy does not exist or is the only one. Nothing has changed.
         """
         self._known(policy_id)
         if len(self.policy_map) == 1:
@@ -279,7 +280,7 @@ class PolicyWorker:
         self.is_policy_to_train = learns
 
     def set_policy_mapping_fn(self, policy_mapping_fn: Callable[..., str] | None = None) -> None:
-        """Map agents by `policy_mapping_fn` in episodes that begin from now on; None: leave the function unchanged."""
+        """Set the function `policy_mapping_fn` that maps agents in new episodes; None: leave it unchanged."""
         if policy_mapping_fn is not None:
             of_runner = for_runner(policy_mapping_fn, self)
             if self.config.env is not None:
@@ -287,20 +288,21 @@ class PolicyWorker:
             self.policy_mapping_fn = policy_mapping_fn
 
     def set_is_policy_to_train(self, is_policy_to_train: ToTrain | None) -> None:
-        """Choose the policies that learn.
+        """Choose the policies to train.
 
         Args:
-            is_policy_to_train: Their ids, or a function `(policy id, batch or None) -> bool`; None: unchanged.
+            is_policy_to_train: Ids of the policies, or a function `(policy id, batch or None) -> bool`; None:
+                unchanged.
         """
         if is_policy_to_train is not None:
             self.is_policy_to_train = learns_if(is_policy_to_train)
 
     def get_policies_to_train(self, batch: Any = None) -> set[str]:
-        """Return the ids of the policies that learn, from `batch` if it is given."""
+        """Return the ids of the policies to train, from `batch` if it is given."""
         return {policy_id for policy_id in self.policy_map if self._learns(policy_id, batch)}
 
     def for_policy(self, func: Callable[..., Any], policy_id: str = DEFAULT_POLICY_ID, **kwargs: Any) -> Any:
-        """Call func(policy, ...) for the policy `policy_id`, and return its result."""
+        """Call func(policy, ...) for the policy `policy_id` and return its result."""
         return func(self._known(policy_id), **kwargs)
 
     def foreach_policy(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
@@ -308,7 +310,7 @@ class PolicyWorker:
         return [func(policy, policy_id, **kwargs) for policy_id, policy in self.policy_map.items()]
 
     def foreach_policy_to_train(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
-        """Call func(policy, policy id, ...) for each policy that learns and return the list of results."""
+        """Call func(policy, policy id, ...) for each trainable policy and return the list of results."""
         learning_ids = self.get_policies_to_train()
         return [func(policy, id_, **kwargs) for id_, policy in self.policy_map.items() if id_ in learning_ids]
 
@@ -330,12 +332,13 @@ class PolicyWorker:
         global_vars: Mapping[str, Any] | None = None,
         weights_seq_no: int | None = None,
     ) -> None:
-        """Load weights by policy id. Weights of unknown policies are ignored with a warning.
+        """Load policy id -> weights. Weights of unknown policies are ignored with a warning.
 
         Args:
             weights: Policy id -> parameter name -> array.
             global_vars: Passed to `set_global_vars()`.
-            weights_seq_no: Number of these weights; if the worker has the weights of this number, nothing is copied.
+            weights_seq_no: Number of these weights; if the worker already has weights with this number, nothing is
+                copied.
         """
         if weights_seq_no is None or weights_seq_no != self.weights_seq_no:
             for policy_id, of_policy in weights.items():
@@ -352,7 +355,7 @@ class PolicyWorker:
         return self.global_vars
 
     def set_global_vars(self, global_vars: Mapping[str, Any], policy_ids: Collection[str] | None = None) -> None:
-        """Update `global_vars`, and pass them to the policies that learn, those in `policy_ids` if it is given."""
+        """Update `global_vars` and pass them to the policies in `policy_ids`, by default all trainable ones."""
         others = {name: value for name, value in global_vars.items() if name != "num_grad_updates_per_policy"}
         updates = global_vars.get("num_grad_updates_per_policy", {})
         self.global_vars["num_grad_updates_per_policy"].update(updates)
@@ -364,7 +367,7 @@ class PolicyWorker:
 
     @property
     def filters(self) -> dict[str, FilterView]:
-        """Views by policy id of the observation filters that are in use; policies without a filter are left out."""
+        """Policy id -> view of the observation filter in use; policies without a filter are left out."""
         views = {}
         for policy_id in self.policy_map:
             connectors = self._runner.env_to_module.get(policy_id)
@@ -374,7 +377,7 @@ class PolicyWorker:
         return views
 
     def get_filters(self, flush_after: bool = False) -> dict[str, MeanStdFilter]:
-        """Return copies of the filters; with `flush_after`, clear the filters' buffers afterwards."""
+        """Return copies of the filters; with `flush_after`, clear the filter buffers afterwards."""
         taken = {}
         for policy_id, view in self.filters.items():
             taken[policy_id] = view.as_serializable()
@@ -383,7 +386,7 @@ class PolicyWorker:
         return taken
 
     def sync_filters(self, new_filters: Mapping[str, MeanStdFilter]) -> None:
-        """Copy the statistics of `new_filters`, from `get_filters()` of this worker or another, into this worker's."""
+        """Copy the statistics of `new_filters`, from `get_filters()` of any worker, into the filters of this worker."""
         views = self.filters
         if missing := sorted(views.keys() - new_filters.keys()):
             raise ConfigError(f"expected a filter for each of {list(views)}, got none for {missing}")
@@ -393,7 +396,7 @@ class PolicyWorker:
     def get_state(self) -> dict[str, Any]:
         """Return the state of policies (weights, optimizers, specs), the mapping function, and filters.
 
-        Clears the filters' buffers. Running episodes are not part of the state.
+        Clears the filter buffers. Running episodes are not part of the state.
         """
         filters = self.get_filters(flush_after=True)
         only_learning = self.config.checkpoint_trainable_policies_only
@@ -411,17 +414,16 @@ class PolicyWorker:
         }
 
     def set_state(self, state: Mapping[str, Any] | bytes) -> None:
-        """Restore a state from `get_state()`, adding the policies that this worker lacks.
+        """Restore a state from `get_state()`, adding missing policies.
 
         Args:
-            state: The state, or a pickle of it, which is unpickled and may run any code in it. "policy_states" may be
-                called "state", as in older checkpoints. Other keys may be missing or None; what they stand for then
-                stays as it is. A policy that this worker lacks is left out with a warning if its state has no
-                "policy_spec".
+            state: The state, or a pickle of it, which is unpickled and may run arbitrary code. "policy_states" may be
+                called "state", as in older checkpoints. Other keys may be missing or None; their parts are then
+                unchanged. A policy missing in this worker is left out with a warning if its state has no "policy_spec".
 
         Raises:
-            ConfigError: If the state is not a dict, or lacks the policies' states, or does not fit. After any error,
-                nothing has changed.
+            ConfigError: If the state is not a dict, has no policy states, or does not match. After any error, nothing
+                has changed.
         """
         if isinstance(state, bytes | bytearray):
             state = _unpickled(state)
@@ -458,7 +460,7 @@ class PolicyWorker:
             self.policy_map[policy_id].set_state(of_policy)
         if state.get("filters") is not None:
             self.sync_filters(state["filters"])
-        self.set_policy_mapping_fn(state.get("policy_mapping_fn"))  # last, because it can't be undone
+        self.set_policy_mapping_fn(state.get("policy_mapping_fn"))  # last, because it cannot be undone
         self.is_policy_to_train = learns
 
 

@@ -1,4 +1,4 @@
-"""RLlib's `RolloutWorker` without Ray: samples, learns, and exchanges weights."""
+"""`RolloutWorker` of RLlib without Ray: samples, learns, and exchanges weights."""
 
 import contextlib
 import logging
@@ -40,9 +40,9 @@ _last: list[weakref.ref[Any]] = []
 
 @public("fastmarl.legacy")
 class RolloutWorker(PolicyWorker):
-    """Samples with envs and policies, and updates the policies.
+    """Samples with envs and policies and updates the policies.
 
-    The methods are those of RLlib's class of this name; docs/old_stack.md has a table of them.
+    It has the methods of the RLlib class of this name; docs/old_stack.md lists the differences.
 
     ```python
     config = fastmarl.legacy.RolloutWorkerConfig(env="fastmarl.cart_pole", policies=["p0"])
@@ -60,26 +60,26 @@ class RolloutWorker(PolicyWorker):
         num_workers: Number of workers, 0 or more. None: `config.num_env_runners`.
         recreated_worker: True if this worker replaces a lost one of the same index; it then uses other random streams.
         log_dir: Destination of `output="logdir"`.
-        spaces: Policy id -> (observation space, action space), for policies without spaces of their own.
+        spaces: Policy id -> (observation space, action space), for policies without spaces.
         default_policy_class: `(module, config) -> Policy`, for specs without a class; None: PPOTorchPolicy.
-        dataset_shards: For `input_="dataset"`: a data set for each worker index, see `DatasetReader`.
-        kwargs: Ignored, as by RLlib.
+        dataset_shards: For `input_="dataset"`: a dataset for each worker index, see `DatasetReader`.
+        kwargs: Ignored, as in RLlib.
 
     Attributes:
         config: RolloutWorkerConfig.
-        spaces, dataset_shards: The arguments of these names.
-        env_runner: The `EnvRunnerV2` that samples.
-        sampler: `env_runner`, under RLlib's name; None without envs.
+        spaces, dataset_shards: The arguments `spaces` and `dataset_shards`.
+        env_runner: The sampling `EnvRunnerV2`.
+        sampler: `env_runner`, with the name used in RLlib; None without envs.
         env_creator: `(env_config) -> env`; None without envs.
         env_context: EnvContext of the first env.
         input_reader: Source of batches; None if there are neither envs nor another source.
         output_writer: Destination of batches.
         weights_seq_no: Number of the weights in the last `set_weights()`, or None.
-        last_batch: With `fake_sampler`, the batch that every call returns.
+        last_batch: With `fake_sampler`, the batch returned by every call.
     """
 
-    multi_rl_module_spec = None  # only of RLlib's new API stack
-    preprocessing_enabled = False  # modules take observations as they are, or by connectors
+    multi_rl_module_spec = None  # only of the new RLlib API stack
+    preprocessing_enabled = False  # modules take observations unchanged, or through connectors
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class RolloutWorker(PolicyWorker):
             self.config = replace(self.config, env=None)
         self.spaces, self.dataset_shards = spaces, dataset_shards
         self.last_batch: Any = None
-        self._read: list[Any] = []  # batches that have not been returned yet
+        self._read: list[Any] = []  # batches not returned yet
         self._lock = threading.Lock()
         self._callbacks = callbacks = WorkerCallbacks(self, self.config)
         mapping_fn = self.config.policy_mapping_fn
@@ -134,7 +134,7 @@ class RolloutWorker(PolicyWorker):
     # Sampling.
 
     def sample(self, **kwargs: Any) -> Any:
-        """Return the next batch: `rollout_fragment_length` steps of each env, or at least as many in whole episodes.
+        """Return the next batch: `rollout_fragment_length` steps of each env, or at least as many in complete episodes.
 
         Args:
             kwargs: Ignored, as by RLlib.
@@ -173,12 +173,12 @@ class RolloutWorker(PolicyWorker):
         while not self._read or (not is_full and sum(map(self._steps_of, self._read)) < wanted):
             self._read.append(from_rllib(reader.next()))
             if not self._steps_of(self._read[-1]):
-                break  # no agent was in training, which may stay so
+                break  # no agent was in training, which may remain so
         self.policy_map.forget_idle(self.env_runner.episodes_under_way())
         try:
             batch = self._read[0] if len(self._read) == 1 else concat_samples(self._read)
         except Exception:
-            self._read = []  # drop batches that don't fit each other, or every later call would fail, too
+            self._read = []  # drop batches that do not match each other, or every later call would also fail
             raise
         self._read = []
         return batch
@@ -202,12 +202,12 @@ class RolloutWorker(PolicyWorker):
         sgd_minibatch_size: int,
         standardize_fields: Sequence[str],
     ) -> tuple[dict[str, Any], int]:
-        """Sample a batch, and learn from it in epochs of minibatches.
+        """Sample a batch and learn from it in epochs of minibatches.
 
         Args:
             expected_batch_size: Number of env steps in the batch, equal in all workers that average gradients.
             num_sgd_iter: Number of epochs.
-            sgd_minibatch_size: Number of steps in a minibatch; 0: the whole batch.
+            sgd_minibatch_size: Number of steps in a minibatch; 0: the entire batch.
             standardize_fields: Columns to scale to mean 0 and standard deviation 1 beforehand.
 
         Returns:
@@ -229,7 +229,7 @@ class RolloutWorker(PolicyWorker):
         return self.learn_on_batch(MultiAgentBatch({policy_id: minibatch}, minibatch.count)).get(policy_id)
 
     def get_metrics(self) -> list[RolloutMetrics]:
-        """Return the metrics of the episodes that have ended since the last call."""
+        """Return the metrics of the episodes finished since the last call."""
         return self.env_runner.get_metrics()
 
     # Envs.
@@ -265,7 +265,7 @@ class RolloutWorker(PolicyWorker):
         return list(self._runner.env.envs)
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
-        """Return (observation space, action space) by policy id, and those of an env under "__env__"."""
+        """Return policy id -> (observation space, action space), with the spaces of an env under "__env__"."""
         hidden = {"__env_single__", *({"__env__"} if self.config.env is None else ())}
         return {id_: each for id_, each in self._runner.get_spaces().items() if id_ not in hidden}
 
@@ -280,11 +280,11 @@ class RolloutWorker(PolicyWorker):
         self._runner.make_env()
 
     def make_module(self) -> None:
-        """Do nothing, as RLlib's method: policies have their modules from `policies`."""
+        """Do nothing, like the RLlib method: policies have their modules from `policies`."""
 
     @property
     def io_context(self) -> IOContext:
-        """IOContext like that of the input reader and the output writer."""
+        """IOContext like the one of the input reader and output writer."""
         return IOContext(self._log_dir, self.config, self.worker_index, self)
 
     @property
@@ -301,7 +301,7 @@ class RolloutWorker(PolicyWorker):
         """Make another env, which the caller closes.
 
         Args:
-            vector_index: In the env's context.
+            vector_index: `vector_index` in the env context.
 
         Raises:
             ConfigError: If the worker has no envs.
@@ -312,14 +312,14 @@ class RolloutWorker(PolicyWorker):
 
     @property
     def preprocessors(self) -> dict[str, None]:
-        """None by policy id: there are no preprocessors, but connectors."""
+        """Policy id -> None: there are connectors instead of preprocessors."""
         return dict.fromkeys(self.policy_map)
 
     @property
     def seed(self) -> int | None:
-        """RLlib's sum of `config.seed`, the worker index, and 10,000 in evaluation.
+        """Sum of `config.seed`, the worker index, and 10,000 in evaluation, as in RLlib.
 
-        Random streams follow from the seed and the index themselves; None: no seed.
+        Random streams depend on the seed and the index separately; None: no seed.
         """
         config = self.config
         return None if config.seed is None else config.seed + self.worker_index + 10_000 * config.in_evaluation
@@ -331,12 +331,12 @@ class RolloutWorker(PolicyWorker):
 
     @property
     def metrics(self) -> MetricsLogger:
-        """Logger of callbacks' values, which `get_metrics()` reports in `custom_metrics`."""
+        """Logger for values from callbacks, reported by `get_metrics()` in `custom_metrics`."""
         return self._runner.metrics
 
     @property
     def num_env_steps_sampled_lifetime(self) -> int:
-        """Env steps of all calls, those that are in no batch yet included."""
+        """Env steps of all calls, including steps not yet in a batch."""
         return self._runner.num_env_steps_sampled_lifetime
 
     # The worker itself.
@@ -346,15 +346,15 @@ class RolloutWorker(PolicyWorker):
         return func(self, *args, **kwargs)
 
     def lock(self) -> None:
-        """Acquire the worker's lock, waiting for it if necessary. No other method acquires it."""
+        """Acquire the worker lock, waiting for it if necessary. No other method acquires it."""
         self._lock.acquire()
 
     def unlock(self) -> None:
-        """Release the worker's lock."""
+        """Release the worker lock."""
         self._lock.release()
 
     def creation_args(self) -> dict[str, Any]:
-        """Return the arguments that the worker was constructed with."""
+        """Return the constructor arguments of the worker."""
         return self._creation_args
 
     def ping(self) -> str:
@@ -366,7 +366,7 @@ class RolloutWorker(PolicyWorker):
         return platform.node()
 
     def get_node_ip(self) -> str:
-        """Return the machine's address in its network, or 127.0.0.1 without a network."""
+        """Return the address of the machine in its network, or 127.0.0.1 without a network."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(("192.0.2.1", 9))  # sends nothing; the address is for documentation (RFC 5737)
@@ -375,30 +375,30 @@ class RolloutWorker(PolicyWorker):
             return probe.getsockname()[0]
 
     def find_free_port(self) -> int:
-        """Return a port that is free at the moment."""
+        """Return a currently free port."""
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind(("", 0))
             return probe.getsockname()[1]
 
     def assert_healthy(self) -> None:
-        """Raise RunnerStoppedError after `stop()`, or after a `make_env()` that failed."""
+        """Raise RunnerStoppedError after `stop()` or a failed `make_env()`."""
         self._runner.assert_healthy()
 
     def stop(self) -> None:
         """Close the envs and the output writer, and leave the process group if the worker has joined one."""
         self._runner.stop()
-        if hasattr(self.output_writer, "close"):  # RLlib's writers have no close()
+        if hasattr(self.output_writer, "close"):  # RLlib writers have no close()
             self.output_writer.close()
         self._leave_process_group()
 
 
 def get_global_worker() -> Any:
-    """Return the `RolloutWorker` that was made last in this process; None if there is none, or it has been freed."""
+    """Return the last `RolloutWorker` created in this process; None if there is none or it has been freed."""
     return _last[0]() if _last else None
 
 
 def _set_up_process(worker: Any, config: RolloutWorkerConfig, worker_index: int) -> None:
-    """Make `worker` the global one; set environment variables and the level of the log as its config says."""
+    """Make `worker` the global one; set environment variables and the log level from its config."""
     _last[:] = [weakref.ref(worker)]
     given = config.extra_python_environs_for_worker if worker_index else config.extra_python_environs_for_driver
     os.environ.update({name: str(value) for name, value in given.items()})

@@ -1,4 +1,4 @@
-"""Convert chunks of episodes, without their agents' steps, to rows of an Arrow table and back."""
+"""Convert chunks of episodes, without agent steps, to rows of an Arrow table and back."""
 
 from collections.abc import Hashable, Sequence
 from operator import attrgetter
@@ -13,7 +13,7 @@ from fastmarl.core.spaces.columns import Columns
 from fastmarl.offline.arrow import load
 from fastmarl.offline.json_values import from_json, ids_text, to_json
 
-PLAIN = {  # field of the chunk -> its column's type
+PLAIN = {  # field of the chunk -> type of its column
     "id_": "string",
     "env_t_started": "int64",
     "env_t": "int64",
@@ -23,7 +23,7 @@ PLAIN = {  # field of the chunk -> its column's type
     "duration_s": "float64",
 }
 EPISODE = "eps_id"  # the column of `id_`
-EXTRAS = ("custom_data", "hanging_rewards")  # fields of the chunk that are written unchanged
+EXTRAS = ("custom_data", "hanging_rewards")  # fields of the chunk written unchanged
 AGENT_IDS, EXTRA, ENV_STATES, STATES_FORM = "agent_ids", "extra", "env_states", "env_states_form"
 
 
@@ -46,10 +46,10 @@ def chunk_table(
     Args:
         episodes: The chunks.
         heads: The head of each chunk, or None; see `MultiAgentEpisode.head()`.
-        keeps_infos: Whether to write infos; without them, the infos of episodes that are read back are empty.
+        keeps_infos: Whether to write infos; otherwise, infos are empty when episodes are read back.
 
     Raises:
-        OfflineError: If a chunk holds a value that JSON can't represent.
+        OfflineError: If a chunk contains a value that JSON cannot represent.
     """
     pa = load()
     chunks: list[ChunkHead | Chunk] = without_collection(list, map(_head_or_chunk, episodes, heads))
@@ -75,7 +75,7 @@ def _head_or_chunk(episode: MultiAgentEpisode, head: ChunkHead | None) -> ChunkH
 
 
 def _seed_text(head: ChunkHead) -> str | None:
-    """Return the JSON of the one extra that most chunks have, without running an encoder."""
+    """Return the JSON of the single extra of most chunks, without running an encoder."""
     return None if head.reset_seed is None else f'{{"reset_seed":{head.reset_seed}}}'
 
 
@@ -94,7 +94,7 @@ def _extra_text(episode: MultiAgentEpisode, keeps_infos: bool) -> str | None:
 
 
 def _infos_without_observation(episode: MultiAgentEpisode) -> dict[str, Any]:
-    """Return the env's own infos, and the infos of agents that wait for their next observation."""
+    """Return the env infos, and the infos of agents waiting for their next observation."""
     chunk = episode.chunk
     found: dict[str, Any] = {}
     if chunk.common_infos:
@@ -105,7 +105,7 @@ def _infos_without_observation(episode: MultiAgentEpisode) -> dict[str, Any]:
 
 
 def _of_agents(episode: MultiAgentEpisode, keeps_infos: bool) -> dict[str, Any]:
-    """Return everything about agent episodes that users may have changed."""
+    """Return all data of agent episodes that users may have changed."""
     agent_episodes = episode.agent_episodes
     found: dict[str, Any] = {}
     with_steps = [agent for agent, agent_episode in agent_episodes.items() if len(agent_episode)]
@@ -133,8 +133,8 @@ def _without_infos(state: dict[str, Any]) -> dict[str, Any]:
 def chunk_states(table: Any) -> list[dict[str, Any]]:
     """Return the state of each chunk, one per row of the table.
 
-    `MultiAgentEpisode.from_state()` takes such a state, which lacks the agents' episodes. It also has "waiting_infos",
-    "order", "without_steps" and "of_agents", as `chunk_table()` wrote them.
+    `MultiAgentEpisode.from_state()` takes such a state, which does not include agent episodes. It also has
+    "waiting_infos", "order", "without_steps" and "of_agents", as written by `chunk_table()`.
     """
     columns = {name: table.column(name).to_pylist() for name in table.schema.names}
     ids: dict[str, list[Hashable]] = {}

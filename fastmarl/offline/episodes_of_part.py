@@ -21,7 +21,7 @@ Files = Iterable[tuple[str, FileColumns]]
 
 
 def episodes_of(states: list[dict[str, Any]], data: Files, lookback: Files) -> list[MultiAgentEpisode]:
-    """Build the chunks that have these states.
+    """Build chunks from these states.
 
     Args:
         states: One per chunk; see `chunk_states()`.
@@ -92,7 +92,7 @@ def _lookbacks(lookback: FileColumns | None, trajectories: list[tuple[int, str |
 
 
 class _Whole:
-    """Long arrays of all trajectories, each with its lookback before it and its final observation behind it."""
+    """Long arrays of all trajectories, each with its lookback before it and its final observation after it."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class _Whole:
         self._infos = self._texts(columns, lookback, row, end_S)
 
     def source(self, s: int) -> ArraySource:
-        """Return the columns of one trajectory."""
+        """Return the columns of a single trajectory."""
         begin, end = int(self._begin_S[s]), int(self._end_S[s])
         steps, obs = slice(begin, end), slice(begin + s, end + s + 1)
         leaves = [leaf[obs if index < self._n_obs else steps] for index, leaf in enumerate(self._leaves)]

@@ -1,4 +1,4 @@
-"""A folder of recorded episodes: its parts and their file names.
+"""A directory of recorded episodes: its parts and their file names.
 
     parts/worker-000000-000000.json                     describes the part: its files and their columns
     meta/episodes/worker-000000-000000.parquet          one row per chunk of an episode
@@ -6,9 +6,9 @@
     lookback/MODULE/worker-000000-000000.parquet        steps before a chunk, which earlier chunks have as well
 
 Files with the same name form a part. They are written under names that begin with a dot and then renamed, the one in
-`parts` last, so a part is complete if its file in `parts` exists. That file has a checksum of every other file:
-Parquet's own checksums cover only the data of pages, not their headers or the footer, where a flipped byte changes
-types, positions and nulls.
+`parts` last, so a part is complete if its file in `parts` exists. That file has a checksum of every other file: Parquet
+checksums cover only the data of pages, not their headers or the footer, where a flipped byte changes types, positions
+and nulls.
 """
 
 import json
@@ -30,18 +30,18 @@ from fastmarl.offline.form import TableForm
 
 FORMAT, VERSION = "fastmarl.offline", 3
 PARTS, EPISODES, DATA, LOOKBACK = "parts", "meta/episodes", "data", "lookback"
-OLD_INFO = "meta/info.json"  # described the folder up to version 2
+OLD_INFO = "meta/info.json"  # described the directory up to version 2
 SUFFIX = ".parquet"
 WORD, CHUNK_WORDS = 8, 131_072  # reads 1 MiB at a time
 
 
 class PartFile(NamedTuple):
-    """An entry for one file in the description of its part.
+    """An entry for a file in the description of its part.
 
     Attributes:
         kind: EPISODES, DATA or LOOKBACK.
         module_id: None for EPISODES.
-        form: Number of the form among the module's forms in this part, starting at 1.
+        form: Index of the form among the forms of the module in this part, starting at 1.
         n_rows: Number of rows.
         n_bytes: Size of the file.
         checksum: See `checksum_of()`.
@@ -55,7 +55,7 @@ class PartFile(NamedTuple):
     checksum: int
 
     def is_sound(self) -> bool:
-        """Return true if the values, which were read from a file, are possible."""
+        """Return True if the values, which were read from a file, are possible."""
         is_named = self.module_id is None if self.kind == EPISODES else isinstance(self.module_id, str)
         numbers = (self.form, self.n_rows, self.n_bytes, self.checksum)
         return (
@@ -70,10 +70,10 @@ class Part:
     """A complete part.
 
     Attributes:
-        folder: The folder of recorded episodes.
-        name: The name that the part's files share.
+        folder: The directory of recorded episodes.
+        name: Name shared by the files of the part.
         files: All files of the part.
-        modules: By module, the dtype and shape of each column of its outputs, actions and observations.
+        modules: Module id -> dtype and shape of each column of its outputs, actions and observations.
     """
 
     folder: Path
@@ -82,7 +82,7 @@ class Part:
     modules: dict[str, dict[str, Any]]
 
     def of(self, kind: str, module_id: str | None = None) -> list[PartFile]:
-        """Return the files of this kind, for one module or for all."""
+        """Return the files of this kind, for a single module or all modules."""
         return [file for file in self.files if file.kind == kind and module_id in (None, file.module_id)]
 
     def path(self, file: PartFile) -> Path:
@@ -92,7 +92,7 @@ class Part:
         """Check that all files exist and have the right size.
 
         Raises:
-            OfflineError: If a file is missing or has another size.
+            OfflineError: If a file is missing or has the wrong size.
         """
         for file in self.files:
             try:
@@ -104,10 +104,10 @@ class Part:
                                    f"written; is it damaged, partly copied, or of another writer?")  # fmt: skip
 
     def check(self, file: PartFile) -> Path:
-        """Verify a file's checksum and return its path.
+        """Verify the checksum of a file and return its path.
 
         Raises:
-            OfflineError: If the file is damaged or can't be read.
+            OfflineError: If the file is damaged or cannot be read.
         """
         path = self.path(file)
         try:
@@ -122,7 +122,7 @@ class Part:
 def file_path(folder: Path, name: str, kind: str, module_id: str | None, form: int) -> Path:
     """Return the path of a file of a part.
 
-    The module's folder is named after its id, with `%` and two digits for characters that file names can't have.
+    The directory of a module is named after its id, with `%` and two digits for characters not allowed in file names.
     """
     where = folder / kind
     if module_id is not None:
@@ -132,17 +132,17 @@ def file_path(folder: Path, name: str, kind: str, module_id: str | None, form: i
 
 
 def hidden(path: Path) -> Path:
-    """Return the temporary name of a file that is being written, which also reserves the name of a part."""
+    """Return the temporary name of a file being written, which also reserves the part name."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def open_folder(path: str | os.PathLike[str]) -> Path:
-    """Open a folder to write to, creating it if necessary, and return its absolute path.
+    """Open a directory for writing, creating it if necessary, and return its absolute path.
 
     The path is absolute because the working directory may change.
 
     Raises:
-        OfflineError: If the folder can't be written to or holds other files.
+        OfflineError: If the directory is not writable or contains other files.
     """
     folder = Path(path).absolute()
     try:
@@ -161,8 +161,8 @@ def open_folder(path: str | os.PathLike[str]) -> Path:
 def claim(folder: Path, worker_index: int, number: int) -> tuple[str, int]:
     """Reserve a name for a new part and return it with its number.
 
-    The number is the first free one from `number` on; no other writer gets the same name. A name is not free if an
-    incomplete part has left files.
+    The number is the first free one from `number` on; no other writer gets the same name. A name is not free if files
+    of an incomplete part exist.
     """
     while True:
         name = f"worker-{worker_index:06d}-{number:06d}"
@@ -182,8 +182,8 @@ def seal(folder: Path, name: str, files: list[PartFile], forms: Iterable[tuple[s
     """Complete a part whose files have their final names.
 
     Args:
-        folder: The folder of recorded episodes.
-        name: The part's name.
+        folder: The directory of recorded episodes.
+        name: Name of the part.
         files: All files of the part.
         forms: Pairs (module id, form).
     """
@@ -210,18 +210,18 @@ def parts_of(folder: Path) -> Iterator[Part]:
     """Return an iterator over the complete parts, in order; it is empty if recording has just begun.
 
     Raises:
-        OfflineError: If the folder has no recorded episodes, or another version of the format. The iterator raises it
-            for such a part, and for a damaged description.
+        OfflineError: If the directory has no recorded episodes, or another version of the format. The iterator raises
+            it for such a part and for a damaged description.
     """
     _check_is_ours(folder)
     return map(_read_manifest, _manifests(folder))
 
 
 def _check_is_ours(folder: Path) -> None:
-    """Check that a folder holds nothing but recorded episodes in this version of the format.
+    """Check that a directory contains nothing but recorded episodes in this version of the format.
 
     Raises:
-        OfflineError: If it holds other files or another version.
+        OfflineError: If it contains other files or another version.
     """
     if (folder / OLD_INFO).is_file():
         _read_entries(folder / OLD_INFO)
@@ -272,16 +272,16 @@ def _read_entries(file: Path) -> dict[str, Any]:
 
 
 def compile_checksum() -> None:
-    """Compile the checksum in the thread that creates the writer; the writer's thread calls it.
+    """Compile the checksum in the thread that creates the writer; the writer thread calls it.
 
-    While numba compiles or loads a function it holds a lock, and an interrupt of the main thread leaves that lock held.
-    Another thread would then wait for it forever.
+    numba takes a lock while compiling or loading a function, and an interrupt of the main thread leaves that lock
+    locked. Another thread would then wait for it forever.
     """
     checksum(np.zeros(1, np.uint64))
 
 
 def checksum_of(path: Path) -> int:
-    """Return the checksum of a file's bytes."""
+    """Return the checksum of the bytes of a file."""
     words, total = np.empty(CHUNK_WORDS, np.uint64), 0
     data = words.view(np.uint8)
     with open_file(path) as file:

@@ -24,14 +24,14 @@ RESERVED = (
     FINAL_INFOS,
 )  # fmt: skip
 NUMBERS = {np.dtype(name) for name in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")}
-FORM = b"fastmarl.form"  # key of a file's metadata
+FORM = b"fastmarl.form"  # key in the file metadata
 
 
 class LeafColumn(NamedTuple):
     """A leaf of a nested column: an array [rows, *shape]."""
 
     name: str
-    dtype: str  # as in NumPy's `dtype.str`; "|O" columns hold JSON texts, one list per row if a row has several objects
+    dtype: str  # as in NumPy `dtype.str`; "|O" columns contain JSON texts, a list per row if a row has several objects
     shape: tuple[int, ...]
 
     @property
@@ -73,7 +73,7 @@ class LeafColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class TableForm:
-    """The nested columns of some rows; equal forms have equal texts.
+    """Nested columns of some rows; equal forms have equal texts.
 
     Args:
         text: JSON of {"obs": ..., "actions": ..., "outputs": [[name, ...], ...], "leaves": [[name, dtype, shape],
@@ -84,10 +84,10 @@ class TableForm:
 
     @classmethod
     def of(cls, obs: Any, actions: Any, outputs: Iterable[tuple[OwnName, Any]]) -> "TableForm":
-        """Describe columns that all have the same number of rows.
+        """Describe columns with equal numbers of rows.
 
         Raises:
-            OfflineError: If a column can't be written to Parquet.
+            OfflineError: If a column cannot be written to Parquet.
         """
         leaves: list[LeafColumn] = []
         taken = set(RESERVED)
@@ -124,7 +124,7 @@ class TableForm:
 
     @property
     def obs(self) -> Any:
-        """The nested `LeafIndex`es of observations; `actions` and `outputs` have the same format."""
+        """Nested `LeafIndex` objects of observations; `actions` and `outputs` have the same format."""
         return self._parts["obs"]
 
     @property
@@ -144,7 +144,7 @@ class TableForm:
         return (leaf._replace(name=name + leaf.name.removeprefix(Columns.OBS)) for leaf in self.obs_leaves)
 
     def schema(self, *, next_obs: bool) -> Any:
-        """Return the schema of a file; only columns that some rows lack are nullable."""
+        """Return the schema of a file; only columns missing in some rows are nullable."""
         pa = load()
         text = pa.dictionary(pa.int32(), pa.string())
         of_all = [
@@ -166,8 +166,7 @@ class TableForm:
 def numbers(array: np.ndarray, is_there: np.ndarray | None = None) -> Any:
     """Convert an array [n] to Arrow, with nulls where `is_there` is False; memory is shared where possible.
 
-    `pyarrow.array()` releases the interpreter's lock, and getting it back takes longer than the work; see
-    native._steps.
+    `pyarrow.array()` releases the GIL, and reacquiring it takes longer than the work; see native._steps.
     """
     pa = load()
     if array.dtype == bool:
@@ -179,7 +178,7 @@ def numbers(array: np.ndarray, is_there: np.ndarray | None = None) -> Any:
 
 
 def without_texts(n: int) -> Any:
-    """Return `n` null strings, like `pyarrow.nulls()`, without releasing the interpreter's lock; see `numbers()`."""
+    """Return `n` null strings, like `pyarrow.nulls()`, without releasing the GIL; see `numbers()`."""
     pa = load()
     no_bits, no_ends = bytes(-(-n // 8)), bytes(4 * (n + 1))
     return pa.Array.from_buffers(pa.string(), n, [pa.py_buffer(each) for each in (no_bits, no_ends, b"")])
@@ -191,7 +190,7 @@ def _bits(flags: np.ndarray | None) -> Any:
 
 
 def flatten_leaves(struct: Any) -> list[LeafIndex]:
-    """Return the `LeafIndex`es of a nested value, in order."""
+    """Return the `LeafIndex` objects of a nested value, in order."""
     if isinstance(struct, LeafIndex):
         return [struct]
     entries = struct.values() if isinstance(struct, dict) else struct
@@ -199,7 +198,7 @@ def flatten_leaves(struct: Any) -> list[LeafIndex]:
 
 
 def nest(struct: Any, arrays: list[np.ndarray]) -> Any:
-    """Put arrays in the places of the `LeafIndex`es of a form."""
+    """Replace the `LeafIndex` objects of a form with arrays."""
     if isinstance(struct, LeafIndex):
         return arrays[struct.number]
     if isinstance(struct, dict):

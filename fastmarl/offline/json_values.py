@@ -1,8 +1,8 @@
 """Convert Python values to JSON and back without loss.
 
 Values without a JSON counterpart are wrapped: {"$": kind, "value": ...}. Instances of subclasses of dict, list, tuple,
-str, int and float come back as their base class. All other values come back unchanged; NumPy scalars and arrays are
-bit-identical.
+str, int and float are restored as their base class. All other values are restored unchanged; NumPy scalars and arrays
+are bit-identical.
 """
 
 import base64
@@ -21,8 +21,8 @@ from fastmarl.core.spaces.columns import Recorded
 from fastmarl.core.spaces.structs import Index
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-MOST_KEPT = 65_536  # texts of ids in the cache
-MOST_SHOWN = 64  # an array with more numbers is written as bytes
+MOST_KEPT = 65_536  # id texts in the cache
+MOST_SHOWN = 64  # arrays with more numbers are written as bytes
 
 
 class LeafIndex(NamedTuple):
@@ -36,10 +36,10 @@ def to_json(value: Any, what: str) -> str:
 
     Args:
         value: The value to encode.
-        what: Names the value in errors.
+        what: Name of the value in errors.
 
     Raises:
-        OfflineError: If it holds a value that JSON can't represent.
+        OfflineError: If it contains a value that JSON cannot represent.
     """
     return _ENCODER.encode(_encode(value, what))
 
@@ -50,7 +50,7 @@ def from_json(text: str) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Copy the value's containers and arrays; values that `to_json()` refuses are kept as they are."""
+    """Copy the containers and arrays of the value; values rejected by `to_json()` are kept unchanged."""
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -59,7 +59,7 @@ def copied(value: Any) -> Any:
 
 
 def agent_text(agent_id: Hashable) -> str:
-    """Return an agent id as a unique text. Strings stay as they are unless they look like JSON."""
+    """Return an agent id as a unique text. Strings are unchanged unless they look like JSON."""
     return _text_of_string(plain_text(agent_id)) if isinstance(agent_id, str) else _id_text(agent_id)
 
 
@@ -74,7 +74,7 @@ def _id_text(agent_id: Hashable) -> str:
 
 
 def ids_text(agent_ids: tuple[Hashable, ...]) -> str:
-    """Return the ids of several agents as one text."""
+    """Return the ids of several agents as a single text."""
     # Ids of other types may be equal but have different texts, such as 0, False and 0.0.
     make = _text_of_strings if all(type(each) is str for each in agent_ids) else _ids_text
     return make(agent_ids)
@@ -93,7 +93,7 @@ def agent_from_text(text: str) -> Any:
 
 
 def plain_text(value: Any) -> str:
-    """Return the characters of a string, or `str()` of any other value. `str()` of a str-Enum's member differs."""
+    """Return the characters of a string, or `str()` of any other value. `str()` of a str-Enum member differs."""
     return str.__str__(value) if isinstance(value, str) else str(value)
 
 
@@ -128,7 +128,7 @@ def _encode_float(value: float, where: str) -> Any:
 def _encode_str(value: str, where: str) -> Any:
     try:
         value.encode()
-    except UnicodeEncodeError:  # lone surrogates, which UTF-8 can't encode
+    except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot encode
         return _wrapped("str", _base64(value.encode("utf-8", "surrogatepass")))
     return plain_text(value)
 

@@ -22,20 +22,20 @@ def to_minari(
     action_space: gym.Space[Any],
     **options: Any,
 ) -> Any:
-    """Create a Minari dataset from the steps of one module. Needs the extra `minari`.
+    """Create a Minari dataset from the steps of a single module. Needs the extra `minari`.
 
-    Minari has no multi-agent episodes, so each agent's trajectory becomes an episode with the metadata "eps_id" and
-    "agent_id". Chunks are joined. If the end of a trajectory is not in the files, it is truncated at its last step.
-    Actions are exported as the module returned them: starting at 0 even if a Discrete space has another start, and
-    normalised for a Box. Infos and outputs are left out. All trajectories are in memory at once.
+    Minari has no multi-agent episodes, so the trajectory of each agent becomes an episode with the metadata "eps_id"
+    and "agent_id". Chunks are joined. If the end of a trajectory is not in the files, it is truncated at its last step.
+    Actions are exported as returned by the module: starting at 0 even if a Discrete space has another start, and
+    normalised for a Box. Infos and outputs are left out. All trajectories are held in memory together.
 
     Args:
         reader: The recorded episodes.
-        dataset_id: Name in Minari's folder `MINARI_DATASETS_PATH`, for example "NAMESPACE/NAME-v0".
-        module_id: The module whose steps are exported.
-        observation_space: Observation space of one agent, as in `runner.get_spaces()[module_id]`; the files don't have
-            spaces.
-        action_space: Action space of one agent, from there, too.
+        dataset_id: Name in the Minari directory `MINARI_DATASETS_PATH`, for example "NAMESPACE/NAME-v0".
+        module_id: Module to export.
+        observation_space: Observation space of an agent, as in `runner.get_spaces()[module_id]`; the files do not
+            contain spaces.
+        action_space: Action space of an agent, likewise.
         options: Passed to `minari.create_dataset_from_buffers()`, for example `description`. The default of
             `jpeg_encoding` is False here, so that images are stored without loss.
 
@@ -71,7 +71,7 @@ def to_minari(
 
 
 def _trajectories(reader: ParquetReader, module_id: str) -> Iterator[SingleAgentEpisode]:
-    """Yield complete trajectories in the order of their ends, then those without an end."""
+    """Yield complete trajectories in the order of their ends, then trajectories without an end."""
     growing: dict[tuple[str | None, Hashable], SingleAgentEpisode] = {}
     chunks = (chunk for some in reader.iter_episodes() for chunk in some)
     for agent_episode in (each for chunk in chunks for each in chunk.agent_episodes.values()):

@@ -1,4 +1,4 @@
-"""The parts of a folder, written one after another: temporary files until a part is complete."""
+"""Parts of a directory, written one after another: temporary files until a part is complete."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -80,7 +80,7 @@ class GrowingFile:
 
 
 class FilePart:
-    """All files of one part: chunks of episodes, and the steps of their agents by module.
+    """All files of a part: chunks of episodes, and the steps of their agents per module.
 
     Attributes:
         n_rows: Number of agent steps.
@@ -127,17 +127,17 @@ class FilePart:
         self.n_bytes += self._files[key][1].add(table)
 
 
-ENOUGH_BYTES = 1024**3  # uncompressed size of a part; readers hold a whole part in memory
+ENOUGH_BYTES = 1024**3  # uncompressed size of a part; readers load an entire part into memory
 
 
 class FileParts:
-    """The parts that one writer produces.
+    """Parts produced by a writer.
 
     Args:
-        path: The folder.
+        path: The directory.
         maker: Converts episodes to rows.
         compression, worker_index: See `ParquetWriter`.
-        max_rows: Most agent steps per part.
+        max_rows: Maximum number of agent steps per part.
 
     Attributes:
         row_bytes: Mean uncompressed size of a row in the last part; 0.0 before the first part.
@@ -153,11 +153,11 @@ class FileParts:
     def add(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> None:
         """Append episodes.
 
-        If an episode can't be written, the part ends before it, complete, and the error is raised.
+        If an episode cannot be written, the part is completed before it, and the error is raised.
 
         Args:
             episodes: The chunks.
-            n_rows: Number of agent steps of each.
+            n_rows: Number of agent steps of each episode.
         """
         for some in self._fitting(episodes, n_rows):
             for kept, rows in self._tables(some):
@@ -173,7 +173,8 @@ class FileParts:
     def _tables(self, episodes: list[MultiAgentEpisode]) -> Iterator[tuple[Any, list[ModuleTable]]]:
         """Yield tables (chunks, rows); the caller appends them before it asks for the next ones.
 
-        All episodes become one pair of tables. If one of them can't be written, those before it are yielded one by one.
+        All episodes become a single pair of tables. If an episode cannot be written, the earlier ones are yielded one
+        by one.
         """
         try:
             made = self._made(episodes)
@@ -194,7 +195,7 @@ class FileParts:
         return chunk_table(episodes, heads, keeps_infos=self._maker.keeps_infos), rows
 
     def finish(self) -> None:
-        """Complete the open part, if there is one."""
+        """Complete the open part, if any."""
         part, self._part = self._part, None
         if part is not None:
             try:
@@ -216,7 +217,7 @@ class FileParts:
         return self._part
 
     def _fitting(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> Iterator[list[MultiAgentEpisode]]:
-        """Yield the episodes in order, each time as many as fit into the part that is open by then."""
+        """Yield the episodes in order, each time as many as the currently open part has room for."""
         begin = 0
         while begin < len(episodes):
             used = 0 if self._part is None else self._part.n_rows

@@ -25,14 +25,14 @@ from fastmarl.offline.folder import Part, PartFile
 
 @public("fastmarl.offline")
 class ParquetReader:
-    """Reads the complete parts of a folder that a `ParquetWriter` has written or is still writing.
+    """Reads the complete parts of a directory that a `ParquetWriter` has written or is still writing.
 
     Args:
-        path: The folder.
+        path: The directory.
 
     Raises:
         ConfigError: If pyarrow is not installed.
-        OfflineError: If the folder has no recorded episodes, or another version of the format.
+        OfflineError: If the directory has no recorded episodes, or another version of the format.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -42,9 +42,9 @@ class ParquetReader:
 
     @property
     def info(self) -> dict[str, Any]:
-        """The contents of the folder: "modules" has the dtype and shape of each column, by module.
+        """Contents of the directory: "modules" has the dtype and shape of each column, keyed by module.
 
-        Each access reads the descriptions of all parts that are complete at that time; so does `module_ids`.
+        Each access reads the descriptions of all currently complete parts, as does `module_ids`.
         """
         modules: dict[str, dict[str, Any]] = {}
         for part in folder.parts_of(self.path):
@@ -58,10 +58,10 @@ class ParquetReader:
         return sorted(self.info["modules"])
 
     def check_module(self, module_id: str) -> None:
-        """Check that the folder has steps of the module `module_id`.
+        """Check that the directory has steps of the module `module_id`.
 
         Raises:
-            ConfigError: If it has none.
+            ConfigError: If it has no such steps.
         """
         if module_id not in (module_ids := self.module_ids):
             raise ConfigError(f"{self.path} has no steps of module {module_id!r}, only of {module_ids}")
@@ -79,12 +79,12 @@ class ParquetReader:
     ) -> Iterator[list[MultiAgentEpisode]]:
         """Yield the recorded chunks, bit-identical, in lists of `batch_size`; the last list may be shorter.
 
-        The chunks have no spaces and no mapping function. Chunks of one episode stay separate, as `sample()` returned
-        them; `concat_episode()` joins them.
+        The chunks have no spaces and no mapping function. Chunks of an episode are not joined, as returned by
+        `sample()`; use `concat_episode()` to join them.
 
         Args:
             batch_size: Chunks per list.
-            shuffle_files: Whether to read the parts in random order; chunks within a part stay in order.
+            shuffle_files: Whether to read the parts in random order; chunks within a part remain in order.
             seed: Seed of that order.
 
         Raises:
@@ -116,15 +116,15 @@ class ParquetReader:
         seed: int | None = None,
         drop_last: bool = False,
     ) -> Iterator[Batch]:
-        """Yield a module's steps in batches of `batch_size` rows.
+        """Yield the steps of a module in batches of `batch_size` rows.
 
-        A batch has "obs", "actions" and the module's outputs, with their original nesting; "rewards" (float64),
+        A batch has "obs", "actions" and the module outputs, with their original nesting; "rewards" (float64),
         "terminateds" and "truncateds" (bool), "t" and "env_t" (int64); and the original "eps_id" (of the episode) and
         "agent_id" as object arrays [n].
 
-        Steps are in file order, one trajectory after another. All steps of a batch have the same form: if the module's
-        recorded outputs changed at some point, the batch before that point is shorter. Recurrent states and infos are
-        included if they were recorded; infos are JSON texts.
+        Steps are in file order, one trajectory after another. All steps of a batch have the same form: if the recorded
+        module outputs changed at some point, the batch before that point is shorter. Recurrent states and infos are
+        included if recorded; infos are JSON texts.
 
         Args:
             module_id: The module.
@@ -132,10 +132,10 @@ class ParquetReader:
             next_obs: Add "new_obs", the observation after each step.
             shuffle: Whether to read the files, and the steps within each file, in random order.
             seed: Seed of that order.
-            drop_last: Leave out batches that are shorter.
+            drop_last: Leave out shorter batches.
 
         Raises:
-            ConfigError: If there is no such module.
+            ConfigError: If the module was not recorded.
             OfflineError: If a file is damaged or missing.
         """
         check_integer("batch_size", batch_size, least=1)
@@ -165,10 +165,10 @@ class ParquetReader:
             yield left
 
     def _parts(self, shuffle: bool = False, seed: int | None = None) -> Iterator[Part]:
-        """Yield the parts, each after checking that it has all its files, of every module.
+        """Yield the parts, each after checking that it has all its files for every module.
 
         Raises:
-            OfflineError: If a part lacks a file.
+            OfflineError: If a part has missing files.
         """
         parts = list(folder.parts_of(self.path))
         if shuffle:
@@ -182,7 +182,7 @@ def _read_table(part: Part, file: PartFile) -> Any:
     """Read a file of a part as an Arrow table.
 
     Raises:
-        OfflineError: If the file can't be read or is damaged.
+        OfflineError: If the file cannot be read or is damaged.
     """
     path = part.check(file)
     try:
@@ -193,7 +193,7 @@ def _read_table(part: Part, file: PartFile) -> Any:
 
 
 def _cut(batch: Batch, rows: slice) -> Batch:
-    """Copy some rows of a batch, so that they are writeable and don't keep the whole batch in memory."""
+    """Copy some rows of a batch, so that they are writeable and do not keep the entire batch in memory."""
     return {name: map_struct(lambda leaf: leaf[rows].copy(), column) for name, column in batch.items()}
 
 

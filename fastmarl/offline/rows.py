@@ -1,4 +1,4 @@
-"""Convert episodes to Arrow tables with one row per step of an agent.
+"""Convert episodes to Arrow tables with one row per agent step.
 
 Axes in names: S trajectory (an agent episode), N step.
 """
@@ -42,12 +42,12 @@ MOST_FORMS = 1024  # forms in the cache
 
 
 class ModuleTable(NamedTuple):
-    """The rows of one module in one form."""
+    """Rows of a module in a single form."""
 
     module_id: str
     form: TableForm
     table: Any  # of steps
-    lookback: Any  # of the steps before, which earlier chunks have as well; None if there are none
+    lookback: Any  # of the lookback steps, which are also in earlier chunks; None if there are none
 
 
 class RowMaker:
@@ -77,10 +77,10 @@ class RowMaker:
             table: The agent episodes of the episodes.
             episodes: The chunks.
             heads: The head of each chunk, or None; see `MultiAgentEpisode.head()`.
-            first_chunk: Number of the first chunk in the column "chunk".
+            first_chunk: Index of the first chunk in the column "chunk".
 
         Raises:
-            OfflineError: If they hold a value that Parquet or JSON can't represent.
+            OfflineError: If they contain a value that Parquet or JSON cannot represent.
         """
         form_of_source = list(map(self._form, table.sources))
         infos = _Infos(episodes, heads) if self.keeps_infos else None
@@ -96,13 +96,13 @@ class RowMaker:
         return self._form_of_block(source) if isinstance(source, Block) else self._made_form(source)
 
     def _form_of_block(self, block: Block) -> TableForm:
-        """Return the form of a block. Blocks with the same layout and outputs share one form, which is built once."""
+        """Return the form of a block. Blocks with the same layout and outputs share a form, which is built once."""
         outputs = tuple((key, leaf.dtype, leaf.shape[1:]) for key, leaf in block.outputs.items())
         key = id(block.layout), outputs
         if key not in self._form_of:
             if len(self._form_of) >= MOST_FORMS:
                 self._form_of.clear()
-            self._form_of[key] = self._made_form(block), block.layout  # keeps the layout, and so its id()
+            self._form_of[key] = self._made_form(block), block.layout  # keeps the layout alive, and thus its id() valid
         return self._form_of[key][0]
 
     def _made_form(self, source: Block | Source) -> TableForm:
@@ -137,7 +137,7 @@ def _plain(name: OwnName) -> Any:
 
 
 class _Infos:
-    """The agents' infos by env step, if there are any."""
+    """Agent infos per env step, if there are any."""
 
     def __init__(self, episodes: Sequence[MultiAgentEpisode], heads: Sequence[ChunkHead | None]):
         self._episodes = episodes
@@ -175,7 +175,7 @@ def _infos_of(episode: MultiAgentEpisode, head: ChunkHead | None) -> dict[Hashab
 
 
 class _FormRows:
-    """The rows of some trajectories of one module and form."""
+    """Rows of some trajectories of a single module and form."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class _FormRows:
         self._infos = infos if infos is not None and infos.are_there(self._chunk_S.tolist()) else None
 
     def steps(self) -> Any:
-        """Return the table of all steps except those of lookbacks."""
+        """Return the table of all steps except lookbacks."""
         trajectories = self._trajectories
         length_S = trajectories.length_S
         steps = trajectories.steps_after_lookback()
@@ -213,7 +213,7 @@ class _FormRows:
         return self._table(columns, len(steps))
 
     def lookback(self) -> Any:
-        """Return the table of the lookbacks' steps; columns that only a trajectory's last row has are null."""
+        """Return the table of lookback steps; columns present only in the last row of a trajectory are null."""
         trajectories = self._trajectories
         lookback_S = trajectories.lookback_S
         n = int(lookback_S.sum())
@@ -223,7 +223,7 @@ class _FormRows:
         return self._table(self._columns(steps, lookback_S, self._t_started_S - lookback_S), n)
 
     def _columns(self, steps: np.ndarray, n_S: np.ndarray, t_S: np.ndarray) -> dict[str, Any]:
-        """Return the columns that all rows have; each trajectory has `n_S` of these steps, starting at step `t_S`."""
+        """Return the columns present in all rows; each trajectory has `n_S` of these steps, starting at step `t_S`."""
         trajectories, form = self._trajectories, self._form
         env_t = trajectories.env_ts(steps)
         columns: dict[str, Any] = {name: self._ids[name].repeated(n_S) for name in IDS}
@@ -263,7 +263,7 @@ class _FormRows:
         return to_json(info, f"the info of agent {agent_id!r} at env step {t} of episode {self._infos.name(chunk)!r}")
 
     def _finals(self, last_S: np.ndarray, n: int) -> dict[str, Any]:
-        """Return the columns, of `n` rows, that only the last row of a trajectory has."""
+        """Return the columns, of `n` rows, present only in the last row of a trajectory."""
         is_last = _steps.put(np.ones(len(last_S), bool), last_S, n)
         final_env_t_S = self._trajectories.final_env_t()
         columns = {FINAL_ENV_T: numbers(_steps.put(final_env_t_S, last_S, n), is_last)}
@@ -317,7 +317,7 @@ class _Encoded:
         self._texts, self._code_S = _steps.encoded(ids, text_of)
 
     def repeated(self, n_S: np.ndarray) -> Any:
-        """Return a dictionary-encoded array that repeats each trajectory's text `n_S` times."""
+        """Return a dictionary-encoded array that repeats the text of each trajectory `n_S` times."""
         pa = load()
         codes = numbers(np.repeat(self._code_S, n_S))
         return pa.DictionaryArray.from_arrays(codes, pa.array(self._texts, pa.string()), safe=False)

@@ -26,36 +26,36 @@ COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 
 @public("fastmarl.offline")
 class ParquetWriter:
-    """Writes chunks of episodes to a folder of Parquet files; see docs/offline.md.
+    """Writes chunks of episodes to a directory of Parquet files; see docs/offline.md.
 
     ```python
     with fastmarl.offline.ParquetWriter("data/run") as writer:
         writer.write(runner.sample())
     ```
 
-    A background thread creates the files. `write()` returns at once unless `max_queue_size` batches are already
-    waiting; then it waits, too. Episodes may be changed after the call, except for the contents of infos and arrays,
-    which are not copied. Files get their final names when they are complete. If the process is killed, only the part
-    that was being written is lost. A writer that is never closed ends when it is garbage-collected or when the
-    interpreter exits.
+    A background thread creates the files. `write()` returns immediately unless `max_queue_size` batches are already
+    waiting, in which case it blocks. Episodes may be changed after the call, except for the contents of infos and
+    arrays, which are not copied. Files get their final names when they are complete. If the process is killed, only the
+    part being written is lost. A writer that is never closed ends when it is garbage-collected or when the interpreter
+    exits.
 
-    If the folder already has data, new files are added to it under other names.
+    If the directory already has data, new files are added with other names.
 
     Args:
-        path: The folder; it is created if necessary.
-        max_rows_per_file: Most agent steps in a part, and so in each of its files. A chunk of an episode is never
-            split, even if it is longer. A part also ends when its uncompressed columns reach 1 GiB.
+        path: The directory; created if necessary.
+        max_rows_per_file: Maximum number of agent steps in a part, and thus in each of its files. A chunk of an episode
+            is never split, even if it is longer. A part also ends when its uncompressed columns reach 1 GiB.
         compression: "zstd", "lz4", "snappy", "gzip", "brotli" or "none".
-        columns: Names of the modules' outputs to write, such as "action_logp", and "infos"; None writes everything.
-        next_obs: Whether rows also have "new_obs", the observation after the step, which RLlib's reader needs.
+        columns: Names of the module outputs to write, such as "action_logp", and "infos"; None writes everything.
+        next_obs: Whether rows also have "new_obs", the observation after the step, as required by the RLlib reader.
         worker_index: Index of the runner, which becomes part of the file names.
-        max_queue_size: Most batches that may wait. A batch has 65,536 agent steps, or as many as fit into 32 MiB;
-            before the first batch is written, and row sizes are unknown, it has 1,024.
+        max_queue_size: Maximum number of waiting batches. A batch has 65,536 agent steps, or at most 32 MiB; before the
+            first batch is written, while row sizes are unknown, it has 1,024.
         timeout_s: Seconds that `write()` waits for room, and `close()` for the last file; may be infinite.
 
     Raises:
         ConfigError: If pyarrow is not installed, or an option is invalid.
-        OfflineError: If the folder can't be written to or holds other files.
+        OfflineError: If the directory is not writable or contains other files.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ParquetWriter:
         load("pyarrow.parquet")
         folder.compile_checksum()
         self.path = folder.open_folder(path)
-        self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # the longest wait of a lock
+        self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # maximum wait of a lock
         self._pid, self._has_warned = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))
         parts = FileParts(self.path, maker, compression, int(max_rows_per_file), int(worker_index))
@@ -87,10 +87,10 @@ class ParquetWriter:
         """Queue chunks of episodes.
 
         Args:
-            episodes: The chunks, as `sample()` returns them.
+            episodes: The chunks, as returned by `sample()`.
 
         Raises:
-            EpisodeError: If an item is not a fastmarl episode. None of them is written.
+            EpisodeError: If an item is not a fastmarl episode. No episode is written.
             OfflineError: If the thread has failed on earlier episodes, the writer was closed, or there was no room
                 within `timeout_s`. These episodes are not written.
         """
@@ -103,7 +103,7 @@ class ParquetWriter:
         return Parcel([_snapshot(episode) for episode in episodes])
 
     def write_once(self, parcel: Parcel) -> None:
-        """Queue a parcel that `prepared()` returned.
+        """Queue a parcel returned by `prepared()`.
 
         After an error or an interrupt, call it with the same parcel again: its episodes are written only once.
 
@@ -117,7 +117,7 @@ class ParquetWriter:
                                f"episodes in {self._timeout_s:g} s; is the disk slow? See timeout_s")  # fmt: skip
 
     def flush(self) -> None:
-        """Wait until all queued episodes are in complete files; later ones go to new files.
+        """Wait until all queued episodes are in complete files; later episodes go to new files.
 
         Raises:
             OfflineError: See write().
@@ -142,7 +142,7 @@ class ParquetWriter:
 
     @property
     def writer_seconds(self) -> float:
-        """CPU seconds that the thread has used, updated after each piece of work."""
+        """CPU seconds used by the thread, updated after each piece of work."""
         return self._thread.cpu_seconds
 
     def __enter__(self) -> Self:
@@ -189,15 +189,15 @@ def check_options(
 
 
 def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
-    """Return a copy of the chunk that only the writer uses.
+    """Return a private copy of the chunk for the writer.
 
-    Arrays of a runner's columns are not copied, since the episode's setters write to copies of them.
+    Arrays of runner columns are not copied, since episode setters write to copies of them.
     """
     chunk = episode._chunk
     kept = MultiAgentEpisode.__new__(MultiAgentEpisode)
     if type(chunk) is not Chunk:
         unread, index, own = chunk
-        # Copies custom data even if they are empty, since the chunk's own dict may change later.
+        # Copies custom data even if they are empty, since the dict of the chunk may change later.
         kept._chunk = chunk if own is None else (unread, index, (own[0], copied(own[1]), own[2]))
         return kept
     built = chunk.agent_episodes

@@ -1,8 +1,8 @@
 """The background thread of a `ParquetWriter`, and its queue of episodes.
 
 The main thread, which queues episodes, may be interrupted (SIGINT) at any line; the writing thread never is. Therefore
-the main thread changes shared data under a lock that compiled code releases, and it waits by polling: an interrupted
-`Condition` or `Event` would keep its own lock forever.
+the main thread changes shared data under a lock released by compiled code, and it waits by polling: an interrupted
+`Condition` or `Event` would keep its lock forever.
 """
 
 import atexit
@@ -19,23 +19,23 @@ from fastmarl.offline.parts import FileParts
 
 FIRST_ROWS = 1_024  # per batch, until the size of rows is known
 MOST_ROWS, MOST_BYTES = 65_536, 32 * 1024 * 1024  # per batch, afterwards
-IDLE_S = 60.0  # after this time, smaller batches are written, too
+IDLE_S = 60.0  # after this time, smaller batches are also written
 LOOKS_EVERY_S = 0.005
 
-_running: "set[WriterThread]" = set()  # the interpreter's exit waits for them
+_running: "set[WriterThread]" = set()  # interpreter exit waits for them
 os.register_at_fork(after_in_child=_running.clear)
 
 
 class Parcel:
-    """Episodes that are written together, and only once, even if they are queued repeatedly.
+    """Episodes written together, and only once, even if queued repeatedly.
 
-    An empty parcel asks for all earlier parcels to be in complete files.
+    An empty parcel requests all earlier parcels to be in complete files.
 
     Attributes:
-        episodes: Objects that only the writer refers to.
+        episodes: Objects referenced only by the writer.
         n_rows: Number of rows of each episode, or a few more.
-        is_taken: Whether the thread has taken them.
-        is_written: Whether the thread has written them.
+        is_taken: True if the thread has taken them.
+        is_written: True if the thread has written them.
     """
 
     def __init__(self, episodes: list[MultiAgentEpisode]):
@@ -48,18 +48,18 @@ class Parcel:
 class WriterThread(Thread):
     """Writes the queued parcels.
 
-    It sleeps until enough rows are waiting. Waking it for each small call would cost more than writing it: the thread's
-    caches are cold, and it must wait for the interpreter's lock.
+    It sleeps until enough rows are waiting. Waking it for each small call would cost more than the writing: caches are
+    cold, and the thread must wait for the GIL.
 
     Args:
         parts: The parts to write to.
-        max_queue_size: How many batches of rows may wait.
+        max_queue_size: Maximum number of waiting batches of rows.
         end_timeout_s: Seconds to wait for the thread when the interpreter exits.
 
     Attributes:
         error: The error that stopped the thread; nothing is written after it.
-        is_ending: Whether `end()` was called.
-        cpu_seconds: CPU time used so far.
+        is_ending: True if `end()` was called.
+        cpu_seconds: CPU time used.
     """
 
     def __init__(self, parts: FileParts, max_queue_size: int, end_timeout_s: float):
@@ -69,7 +69,7 @@ class WriterThread(Thread):
         self._max_queue_size, self._enough_rows = max_queue_size, FIRST_ROWS
         self._lock = RLock()
         self._waiting: deque[Parcel] = deque()
-        self._n_rows = 0  # of these; after an interrupt it may be wrong until the queue is empty
+        self._n_rows = 0  # of these; may be wrong after an interrupt until the queue is empty
         self._news: SimpleQueue[None] = SimpleQueue()  # wakes the thread
         self._is_flushing = self._is_shut = self._is_done = False
         self.error: BaseException | None = None
@@ -101,14 +101,14 @@ class WriterThread(Thread):
     def end(self, timeout_s: float) -> bool:
         """Write the queued parcels and end the thread. Returns False after the timeout."""
         self.begin_end()
-        # Don't use join() alone: if it is interrupted, Python 3.11 takes a thread that is still writing for ended.
+        # Do not use join() alone: if it is interrupted, Python 3.11 treats a thread that is still writing as ended.
         if not wait_for(lambda: self._is_done or None, timeout_s):
             return False
         self.join(timeout_s)
         return True
 
     def begin_end(self) -> None:
-        """Ask the thread to write the queued parcels and end, without waiting for it."""
+        """Request the thread to write the queued parcels and end, without waiting for it."""
         self.is_ending = True
         self._news.put(None)
 
@@ -121,7 +121,7 @@ class WriterThread(Thread):
             self.error = error
             with self._lock:
                 self._is_shut = True
-                self._waiting.clear()  # frees the episodes' memory at once
+                self._waiting.clear()  # frees episode memory immediately
             self._parts.abandon()
         finally:
             self.cpu_seconds = time.thread_time()
@@ -129,7 +129,7 @@ class WriterThread(Thread):
             _running.discard(self)
 
     def take(self, timeout_s: float) -> list[Parcel] | None:
-        """Return the parcels that are due, or all that wait after `timeout_s` seconds; None at the end of the queue.
+        """Return the parcels that are due, or all waiting ones after `timeout_s` seconds; None at the end of the queue.
 
         After None, no more parcels are accepted.
         """
@@ -185,7 +185,7 @@ class WriterThread(Thread):
 
 
 def wait_for(look: Callable[[], bool | None], timeout_s: float) -> bool | None:
-    """Poll `look` until it returns a value, and return that; None after the timeout."""
+    """Poll `look` until it returns a value, and return the value; None after the timeout."""
     deadline = time.monotonic() + timeout_s
     while (seen := look()) is None and time.monotonic() < deadline:
         time.sleep(LOOKS_EVERY_S)

@@ -1,4 +1,4 @@
-"""Run trained policies without a runner, evaluate them, and let them play against each other. See docs/deploy.md."""
+"""Run trained policies without a runner, evaluate them, and match them against each other. See docs/deploy.md."""
 
 from typing import TYPE_CHECKING
 

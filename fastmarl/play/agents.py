@@ -1,4 +1,4 @@
-"""The histories and next actions of the agents for which a module of a `Policy` acts."""
+"""Histories and next actions of the agents controlled by a module of a `Policy`."""
 
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any
@@ -31,7 +31,7 @@ QUICK = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)
 
 
 class AgentTable(LaneTable):
-    """The lanes of a policy's agents. They belong to no env, so errors name only the agent."""
+    """Lanes of the agents of a policy. They belong to no env, so errors name only the agent."""
 
     def __init__(self) -> None:
         super().__init__([frozenset()], lambda agent_id, env_index: 0, late_rewards="error", respawn=False)
@@ -42,23 +42,23 @@ class AgentTable(LaneTable):
 
 
 class ModuleAgents:
-    """One module and the agents for which it acts.
+    """A module and the agents it controls.
 
-    Agents are recorded as in a runner: each has a lane, as if all of them shared one env in which an agent acts when it
-    is observed. Connectors and recurrent states therefore find their data where they expect it. Rows that are no longer
-    needed are dropped.
+    Agents are recorded as in a runner: each has a lane, as if all of them shared a single env in which an agent acts
+    when it is observed, so that connectors and recurrent states find their data as usual. Rows no longer needed are
+    dropped.
 
     Args:
         module_id: Id of the module.
         module: Module on the CPU, owned by this object.
         connectors: Connectors of the module, owned by this object.
         options: Options of the runner that trained the module.
-        generator: Random generator of torch for exploration.
-        rng: Random generator of NumPy for exploration.
+        generator: torch random generator for exploration.
+        rng: NumPy random generator for exploration.
 
     Attributes:
-        observation_space: Space of the observations that `act()` takes.
-        action_space: Space of the actions that it returns.
+        observation_space: Space of the observations for `act()`.
+        action_space: Space of the actions returned by `act()`.
         is_quick: True if `act_quickly()` can return an action.
     """
 
@@ -107,7 +107,7 @@ class ModuleAgents:
 
     @property
     def backend(self) -> str:
-        """The backend that runs the module, as in `MultiAgentEnvRunner.inference_backends`."""
+        """Inference backend of the module, as in `MultiAgentEnvRunner.inference_backends`."""
         return self._inference.backend
 
     def act_quickly(self, obs: Any) -> Any:
@@ -124,18 +124,18 @@ class ModuleAgents:
     def act(
         self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any], infos: Mapping[Any, Any], *, explore: bool
     ) -> dict[Any, Any]:
-        """Return the actions of all observed agents by agent id, in one forward pass.
+        """Return agent id -> action of all observed agents, in a single forward pass.
 
         After any error, agents are as they were before the call.
 
         Args:
             obs: Agent id -> observation.
-            rewards: Agent id -> reward since the call before, also of agents that are not observed.
+            rewards: Agent id -> reward since the previous call, also for unobserved agents.
             infos: Agent id -> info, which may contain an action mask.
             explore: Sample actions instead of taking the most likely ones.
 
         Raises:
-            MultiAgentEnvError: If an observation, reward or mask does not fit; the error names env 0.
+            MultiAgentEnvError: If an observation, reward or mask is invalid; the error names env 0.
             Exception: Any error of the module or its connectors.
         """
         if self._store.rows[0].n >= self._renew_at:
@@ -178,15 +178,16 @@ class ModuleAgents:
         """Return (action, next state) of an agent in a given state, without keeping anything about the agent.
 
         Args:
-            state: State that was returned for the agent's last observation; {} for its first observation.
+            state: State returned for the last observation of the agent; {} for its first observation.
             obs: Observation of the agent.
             agent_id: Id of the agent.
-            reward: Reward since the agent's last observation.
+            reward: Reward since the last observation of the agent.
             info: Info, which may contain an action mask.
             explore: Sample the action instead of taking the most likely one.
 
         Raises:
-            ConfigError: If the state does not belong to this module, or a connector does not declare its state by lane.
+            ConfigError: If the state does not belong to this module, or a connector does not declare its state per
+                lane.
             Exception: Any error of `act()`.
         """
         if not self._keeps:
@@ -232,8 +233,8 @@ class ModuleAgents:
         """Return an info with this action mask, or an empty info for None.
 
         Raises:
-            ActionMaskError: If the module takes no mask beside observations, or the mask has values that are not finite
-                numbers.
+            ActionMaskError: If the module takes no mask separate from observations, or the mask has values that are not
+                finite numbers.
         """
         if action_mask is None:
             return {}
@@ -246,7 +247,7 @@ class ModuleAgents:
         return {MASK: row}
 
     def _mask_problem(self) -> str:
-        """Return the reason why no action mask can be given beside an observation, or ""."""
+        """Return the reason why no action mask can be given separately from an observation, or ""."""
         if not choices_of(self.action_space):
             return f"action_mask needs Discrete or MultiDiscrete actions, got {self.action_space}"
         key = self._masks.key
@@ -271,13 +272,13 @@ class ModuleAgents:
     # Undoing failed calls, and dropping rows.
 
     def _rewards_of(self, agents: Collection[Hashable]) -> dict[int, float]:
-        """Return the rewards that these agents' last rows have collected so far, by row."""
+        """Return row -> reward collected in the last rows of these agents."""
         lane_of, row_L = self._table.envs[0].lane_of, self._table.row_L
         rows = [int(row_L[lane_of[agent]]) for agent in agents if agent in lane_of]
         return {row: float(self._store.blocks[0].reward_R[row]) for row in rows}
 
     def _take_back(self, first: int, rewards: dict[int, float]) -> None:
-        """Restore the state at which there were `first` rows, with the given rewards by row."""
+        """Restore the state with `first` rows, with the given rewards per row."""
         table, block = self._table, self._store.blocks[0]
         if block is not INACTIVE:
             for row in range(self._store.rows[0].n - 1, first - 1, -1):
@@ -296,12 +297,12 @@ class ModuleAgents:
             store.rows[0].n = store.acting_from[0] = store.blocks[0].n_connected = n
 
     def _renew(self) -> None:
-        """Start a new block with the rows that are still needed."""
+        """Start a new block with the rows still needed."""
         self._store.renew_blocks()
         self._table.envs[0].env_t = 0
         self._renew_at = max(LEAST_ROWS, 2 * self._store.rows[0].n)
 
-    # States that the caller carries.
+    # States carried by the caller.
 
     def _welcome(self, guest: Guest, state: Any) -> None:
         """Put the guest into the given state."""
@@ -334,12 +335,12 @@ class ModuleAgents:
     def _state_of(self, guest: Guest) -> dict[str, Any]:
         store, table = self._store, self._table
         lane = table.envs[0].lane_of[guest]
-        table.t_started_L[lane] += 1  # not its first step any more, so that its memory is not reset
+        table.t_started_L[lane] += 1  # no longer its first step, so that its memory is not reset
         numbers = np.full(len(table.row_L), -1)
         numbers[lane] = 0
         rows = store.rows_of(lane)[-1 - self._connectors.min_lookback_rows :]
-        store.blocks[0].seq_no_R[rows[-1]] = 0  # weights have no numbers here
+        store.blocks[0].seq_no_R[rows[-1]] = 0  # weights are not numbered here
         lanes = np.array([lane], np.int32)
         state = rows_state(self._policy, store.blocks[0], store.acting_from[0], lanes, numbers, rows)
-        state["env_t"][:] = 0  # steps of other agents don't count
+        state["env_t"][:] = 0  # steps of other agents do not count
         return state

@@ -1,4 +1,4 @@
-"""Modules and connectors, made from their description in a checkpoint."""
+"""Build modules and connectors from their description in a checkpoint."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -39,21 +39,21 @@ def parts_from(
     connectors: Mapping[str, Sequence[ConnectorPiece]],
     module_ids: Collection[str] | None = None,
 ) -> tuple[PolicyOptions, dict[str, ModuleParts]]:
-    """Make modules and connectors from a checkpoint, and load the weights into the given modules, too.
+    """Make modules and connectors from a checkpoint, and also load the weights into the given modules.
 
     Args:
         saved: Result of `described()`.
-        weights: Weights by module id.
-        learned: States of connectors by option, as `EnvToModule.get_state()` returns them.
-        modules: Objects for modules that are not fastmarl's own; they are copied.
-        connectors: All connectors of modules that have some that are not fastmarl's own; they are copied.
+        weights: Module id -> weights.
+        learned: Option -> connector states, as in `EnvToModule.get_state()`.
+        modules: Objects for modules of custom classes; they are copied.
+        connectors: All connectors of modules with any custom connector; they are copied.
         module_ids: Modules to make; None for all.
 
     Returns:
-        The options, and the parts by module id.
+        The options, and a dict of module id -> parts.
 
     Raises:
-        ConfigError: If an object is missing, or does not fit the saved one; or `saved` is damaged.
+        ConfigError: If an object is missing or does not match the saved one, or `saved` is damaged.
     """
     check_keys("the saved policies", saved, KEYS)
     if whole_number("the version of policies", saved["version"]) != VERSION:
@@ -101,7 +101,7 @@ def _chosen(saved: Mapping[str, Any], module_ids: Collection[str] | None) -> dic
 def _check_objects(
     entries: Mapping[str, Any], modules: Mapping[str, Any], connectors: Mapping[str, Any], may_choose: bool
 ) -> None:
-    """Raise ConfigError, which names all of them, if objects that are not in the checkpoint were not given."""
+    """Raise ConfigError, which names all of them, if objects missing from the checkpoint were not given."""
     nets = {id_: entry["class"] for id_, entry in entries.items() if entry["default"] is None and id_ not in modules}
     pieces = {
         id_: saved_connectors(id_, entry)
@@ -140,7 +140,7 @@ def _made(
     given: torch.nn.Module | None,
     weights: Mapping[str, Any],
 ) -> ModuleParts:
-    """Make one module, with its weights, and its connectors."""
+    """Make a module with its weights and connectors."""
     try:
         of_module = _made_connectors(module_id, entry, options, connectors)
         module = _made_module(module_id, entry, of_module, given)
@@ -209,7 +209,7 @@ def _made_default(module_id: str, entry: Mapping[str, Any], action_space: Any) -
     saved = entry["default"]
     check_keys(f"the default network {module_id!r}", saved, OF_DEFAULT)
     check_mapping("its model_config", saved["model_config"])
-    with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
+    with torch.random.fork_rng(devices=[]):  # initial weights are replaced
         module = DefaultRLModule(
             space_from_plain(saved["observation_space"]),
             action_space,

@@ -1,4 +1,4 @@
-"""A greedy policy as one torch module that takes only tensors, and its export to ONNX."""
+"""A greedy policy as a single torch module with tensor inputs only, and its export to ONNX."""
 
 import os
 import warnings
@@ -43,11 +43,11 @@ class GreedyGraph(nn.Module):
         takes_mask: Add an input for action masks [n, choices].
 
     Attributes:
-        inputs: Name -> example of the input with two rows, in order.
+        inputs: Name -> example input with two rows, in order.
         output_names: Names of the outputs, in order.
 
     Raises:
-        ConfigError: If a connector can't be exported, or actions of this space have no masks.
+        ConfigError: If a connector cannot be exported, or the action space does not support masks.
     """
 
     def __init__(self, parts: ModuleParts, options: PolicyOptions, *, takes_mask: bool):
@@ -155,7 +155,7 @@ class _Normalise(nn.Module):
 
 
 class _Flatten(nn.Module):
-    """FlattenObservations as a layer: returns a single float32 leaf."""
+    """FlattenObservations as a layer, which returns a single float32 leaf."""
 
     def __init__(self, spaces: Sequence[Any]):
         super().__init__()
@@ -171,7 +171,7 @@ class _Floats(nn.Module):
 
 
 class _EnvAction(nn.Module):
-    """Converts raw actions of one leaf of the action space to env actions."""
+    """Converts raw actions of a single action space leaf to env actions."""
 
     low: Tensor
     high: Tensor
@@ -210,7 +210,7 @@ def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ImportError: If a package is missing.
-        ConfigError: If torch can't export the module.
+        ConfigError: If torch cannot export the module.
     """
     try:
         import onnx  # noqa: F401
@@ -219,7 +219,7 @@ def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
         raise ImportError(MISSING) from error
     rows = {0: torch.export.Dim.DYNAMIC}
     try:
-        with warnings.catch_warnings():  # torch warns about its own internals
+        with warnings.catch_warnings():  # torch warns about its internals
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 graph.eval(),
@@ -230,7 +230,7 @@ def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
                 dynamo=True,
                 verbose=False,
             )
-    except Exception as error:  # torch raises many types
+    except Exception as error:  # torch raises many exception types
         name = type(graph.module._net()).__name__
         raise ConfigError(f"torch.onnx can't make a graph of the module, of class {name}: {error}") from error
     assert program is not None
@@ -238,7 +238,7 @@ def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
 
 
 def _likeliest(kind: type[Distribution], logits: Tensor) -> Any:
-    """Do what `kind.deterministic()` does, without its cached values, as torch traces this with placeholders."""
+    """Compute `kind.deterministic()` without its cached values, because torch traces this with placeholders."""
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)
     if bound is MultiDistribution:

@@ -1,4 +1,4 @@
-"""`Policy`: from observations to actions, without a runner."""
+"""`Policy`: maps observations to actions without a runner."""
 
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -41,9 +41,9 @@ class Policy:
     ```
 
     Create a policy with `from_checkpoint()` or `from_runner()`; it needs no envs. Connectors use their statistics
-    without updating them. For each agent, the policy keeps the history on which the next action depends: recurrent
-    state, and earlier observations, actions and rewards if the module or its connectors read them. Call `reset()` at
-    the start of an episode to clear it. A policy runs on the CPU and in one thread at a time; create one per thread.
+    without updating them. For each agent, the policy keeps the history needed for the next action: recurrent state, and
+    earlier observations, actions and rewards if used by the module or its connectors. Call `reset()` at the start of an
+    episode to clear it. A policy runs on the CPU and in one thread at a time; create one per thread.
 
     Args:
         options: Options of the runner.
@@ -86,13 +86,13 @@ class Policy:
 
     @classmethod
     def from_runner(cls, runner: Any, *, seed: int | None = None) -> Self:
-        """Create a policy from copies of a runner's modules and connectors, with its `policy_mapping_fn`.
+        """Create a policy from copies of the modules and connectors of a runner, with its `policy_mapping_fn`.
 
         Later training of the runner does not change the policy.
 
         Args:
             runner: A `MultiAgentEnvRunner`.
-            seed: Seed of the draws with `explore=True`, at least 0; None: different draws each time.
+            seed: Seed for sampling with `explore=True`, at least 0; None: different samples each time.
 
         Raises:
             ConfigError: If `runner` is not a runner, or the seed is not None or an integer of at least 0.
@@ -115,25 +115,25 @@ class Policy:
         policy_mapping_fn: Callable[..., str] | None = None,
         seed: int | None = None,
     ) -> Self:
-        """Create a policy from a folder that a runner's `save_to_path()` wrote.
+        """Create a policy from a directory written by `save_to_path()` of a runner.
 
-        Default networks and fastmarl's own connectors are rebuilt from the checkpoint. Objects of other classes must be
-        given; the policy works with copies of them. Modules that are given get the saved weights as well, so don't give
-        those of a runner that is training.
+        Default networks and fastmarl connectors are rebuilt from the checkpoint. Objects of other classes must be given
+        and are copied. The given modules also receive the saved weights, so do not pass modules of a runner in
+        training.
 
         Args:
-            path: Folder of the checkpoint.
-            modules: Module id -> an object of the module's class, into which the saved weights are loaded. An object
-                that is given for several modules keeps the weights of the last one.
-            module_ids: Ids of the modules to load, such as one of a league; None: all. Others need no objects.
+            path: Directory of the checkpoint.
+            modules: Module id -> an object of the module class, into which the saved weights are loaded. An object
+                given for several modules keeps the weights of the last one.
+            module_ids: Ids of the modules to load, for example from a league; None: all. Other modules need no objects.
             connectors: Module id -> all connectors of the module, in order.
             policy_mapping_fn: Function `(agent_id, episode) -> module id`. It is called with None as the episode, once
                 per agent until the agent is reset. None: with several modules, `act()` needs a `module_id`.
-            seed: Seed of the draws with `explore=True`, at least 0; None: different draws each time.
+            seed: Seed for sampling with `explore=True`, at least 0; None: different samples each time.
 
         Raises:
-            CheckpointError: If the folder is missing, damaged, or was written by another version; or a module or
-                connector of another class than fastmarl's was not given, or does not match the saved one.
+            CheckpointError: If the directory is missing, damaged, or was written by another version; or a custom module
+                or connector was not given or does not match the saved one.
             ConfigError: If the mapping function or the seed is invalid.
         """
         state = load_state(path)
@@ -157,7 +157,7 @@ class Policy:
         return f"<{type(self).__name__} with the modules {list(self._agents)}>"
 
     def __reduce__(self) -> NoReturn:
-        """Raise ConfigError: compiled code holds the agents' data, which can't be copied."""
+        """Raise ConfigError: compiled code stores agent data, which cannot be copied."""
         raise ConfigError("a Policy can't be copied or pickled; make one for each thread or process, with "
                           "Policy.from_checkpoint() or Policy.from_runner()")  # fmt: skip
 
@@ -168,14 +168,14 @@ class Policy:
 
     @property
     def inference_backends(self) -> dict[str, str]:
-        """Module id -> its backend: "native", or "torch" with the reason; see docs/inference.md."""
+        """Module id -> inference backend: "native", or "torch" with the reason; see docs/inference.md."""
         return {module_id: agents.backend for module_id, agents in self._agents.items()}
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
         """Return the spaces of each module.
 
         Returns:
-            Module id -> (space of the observations that `act()` takes, space of the actions that it returns).
+            Module id -> (observation space, action space) of `act()`.
         """
         return {
             module_id: (agents.observation_space, agents.action_space) for module_id, agents in self._agents.items()
@@ -184,11 +184,11 @@ class Policy:
     def export_onnx(
         self, path: str | os.PathLike[str], module_id: str | None = None, *, action_mask: bool = False
     ) -> str:
-        """Write a module's greedy policy to a file as an ONNX graph, see docs/deploy.md; returns the path.
+        """Write the greedy policy of a module to a file as an ONNX graph, see docs/deploy.md; returns the path.
 
         Inputs are "obs" [n, ...] (or "obs.key" for each leaf of a nested space), "state_in.name" for recurrent modules,
-        and "action_mask" bool [n, choices] with `action_mask=True`. Outputs are "action" (or "action.key"), as `act()`
-        returns it, and "state_out.name". `MeanStdFilter` and `FlattenObservations` are part of the graph.
+        and "action_mask" bool [n, choices] with `action_mask=True`. Outputs are "action" (or "action.key"), as in
+        `act()`, and "state_out.name". `MeanStdFilter` and `FlattenObservations` are part of the graph.
 
         Args:
             path: File to write.
@@ -196,7 +196,8 @@ class Policy:
             action_mask: Add an input for action masks, for agents whose masks are not in their observations.
 
         Raises:
-            ConfigError: If the module or one of its connectors can't be exported, or `module_id` is missing or unknown.
+            ConfigError: If the module or one of its connectors cannot be exported, or `module_id` is missing or
+                unknown.
             ImportError: If the extra `onnx` is not installed.
         """
         from fastmarl.play.onnx_graph import GreedyGraph, save_graph
@@ -220,29 +221,29 @@ class Policy:
         state: dict[str, Any] | None = None,
         explore: bool = False,
     ) -> Any:
-        """Return the action for one observation, in the form that the env expects.
+        """Return the action for an observation, in the form expected by the env.
 
         This is an int for Discrete spaces (with `start` added), a new array for array spaces, or dicts and tuples of
         these. After any error, agents are as they were before the call.
 
         Args:
-            obs: Observation as the env returns it; see `get_spaces()`.
+            obs: Observation as returned by the env; see `get_spaces()`.
             agent_id: Id of the agent, under which its history is kept.
             module_id: Id of the module that acts; None: the only module, or the result of the mapping function.
-            reward: Reward since the agent's last observation, for connectors that pass it to the module.
-            action_mask: Array of numbers in which 0 rules a choice out, for agents whose masks are not in observations.
+            reward: Reward since the last observation of the agent, for connectors that pass it to the module.
+            action_mask: Array of numbers in which 0 excludes a choice, for agents whose masks are not in observations.
             state: None: the policy keeps the agent's history. A dict: the caller keeps it. Pass {} with the first
-                observation, and then the state that was returned with the last action. `checkpoint.save_state()` can
-                store it.
+                observation, and then the state returned with the last action. It can be stored with
+                `checkpoint.save_state()`.
             explore: Sample the action instead of taking the most likely one.
 
         Returns:
             The action; with `state`, the pair (action, next state).
 
         Raises:
-            ObservationError, ActionMaskError, RewardError: If the observation, the mask or the reward does not fit.
+            ObservationError, ActionMaskError, RewardError: If the observation, mask or reward is invalid.
             ModuleOutputError: If the module returns NaN, for example because an observation contains NaN.
-            ConfigError, UnknownModuleError: If the module is unknown or can't be determined, or `state` is not one of
+            ConfigError, UnknownModuleError: If the module is unknown or cannot be determined, or `state` is not one of
                 its states.
             PolicyBusyError: If another call is running.
         """
@@ -275,17 +276,17 @@ class Policy:
         infos: Mapping[Hashable, Any] | None = None,
         explore: bool = False,
     ) -> dict[Any, Any]:
-        """Return the actions of several agents by agent id, with one forward pass per module.
+        """Return agent id -> action of several agents, with one forward pass per module.
 
-        Large batches add numbers in another order than a single row does, so results may differ from those of `act()`
-        in the last digits.
+        Large batches add numbers in a different order than a single row, so results may differ from `act()` in the last
+        digits.
 
         Args:
-            obs: Agent id -> observation, as `reset()` and `step()` of an env return it.
+            obs: Agent id -> observation, as returned by `reset()` and `step()` of an env.
             module_id: Id of the module that acts for all agents; None: the only module, or the result of the mapping
                 function.
-            rewards: Agent id -> reward, as `step()` returns it. Those of agents that are not in `obs` are added up
-                until they are observed again. With several modules, agents that were never observed are left out.
+            rewards: Agent id -> reward, as returned by `step()`. Rewards of agents missing from `obs` are summed until
+                they are observed again. With several modules, agents never observed are ignored.
             infos: Agent id -> info, which may contain an action mask.
             explore: Sample actions instead of taking the most likely ones.
 
@@ -318,7 +319,7 @@ class Policy:
             self._is_busy = False
 
     def reset(self, agent_id: Hashable = None) -> None:
-        """Forget the history and the module of the agent `agent_id`, or of all agents if it is None."""
+        """Forget the history and module of the agent `agent_id`, or of all agents if it is None."""
         if self._is_busy:
             raise _busy("reset()")
         for agents in self._agents.values():
@@ -329,7 +330,7 @@ class Policy:
             self._module_of.pop(agent_id, None)
 
     def _find(self, agent_id: Hashable, module_id: str | None) -> ModuleAgents:
-        """Return the agents of the module that acts for this agent."""
+        """Return the `ModuleAgents` of the module that acts for this agent."""
         if module_id is not None:
             if module_id not in self._agents:
                 raise ConfigError(f"module_id={module_id!r} is not one of the modules {list(self._agents)}")

@@ -1,4 +1,4 @@
-"""The flight recorder: record a run's actions and seeds, replay any episode from them, and make videos."""
+"""Flight recorder: record the actions and seeds of a run, replay any episode from them, and make videos."""
 
 from fastmarl.replays.playback import Replay, replay
 from fastmarl.replays.recording import RecordedEpisode, Recording

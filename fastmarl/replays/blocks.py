@@ -1,8 +1,8 @@
 """The file format of a record: a sequence of blocks with named arrays and a small JSON header.
 
 A block consists of a head (magic number, lengths, checksums of both parts, checksum of the head) and two parts. The
-first part has the JSON header and the arrays that are needed to find episodes, the second part all other arrays. If a
-process is killed while writing, the last block of the file is cut off; readers detect this and stop before it.
+first part has the JSON header and the arrays needed to find episodes, the second part all other arrays. If a process is
+killed while writing, the last block of the file is truncated; readers detect this and stop before it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: 
 
     Args:
         arrays: Name -> array.
-        words: Name -> further values, which JSON can represent.
+        words: Name -> additional JSON-serializable values.
         listed: Names of the arrays in the first part.
     """
     parts = [
@@ -49,13 +49,13 @@ def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: 
 
 
 def _sealed(fields: bytes) -> bytes:
-    """Return a head with its own checksum, so that a damaged length is not mistaken for a block that is cut off."""
+    """Return a head with its checksum, so that a damaged length is not mistaken for a truncated block."""
     return fields + zlib.crc32(fields).to_bytes(4, "little")
 
 
 @dataclass(frozen=True)
 class FileBlock:
-    """One block of a file, without its arrays.
+    """A single block of a file, without its arrays.
 
     Attributes:
         path: Path of the file.
@@ -102,10 +102,10 @@ def _split(part: bytes, begin: int, form: list[Any]) -> Arrays:
 
 
 def blocks_in(path: Path) -> Iterator[tuple[FileBlock, Arrays]]:
-    """Yield the complete blocks of a file with their listed arrays, up to the first block that is cut off.
+    """Yield the complete blocks of a file with their listed arrays, up to the first truncated block.
 
     Raises:
-        RecordingError: If the file can't be read, or something in it is not a block.
+        RecordingError: If the file cannot be read, or contains anything but blocks.
     """
     try:
         file = open_file(path)

@@ -1,6 +1,6 @@
-"""The part of a record that one call of `sample()` adds: actions of each episode, and fingerprints.
+"""The part of a record added by a call of `sample()`: actions of each episode, and fingerprints.
 
-Replays compare the fingerprints of observations and rewards. Axes in names: C chunk, T entry (an agent's stay in a
+Replays compare the fingerprints of observations and rewards. Axes in names: C chunk, T entry (stay of an agent in a
 chunk), N row that acted or was observed.
 """
 
@@ -21,11 +21,11 @@ from fastmarl.core.spaces.values import narrowest
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.store import RowStore
 
-ID_BYTES, RUN_BYTES = 16, 10  # of an episode's id, and of the prefix that a run's ids share
+ID_BYTES, RUN_BYTES = 16, 10  # of an episode id, and of the prefix shared by the ids of a run
 OF_CHUNKS = ("env", "from", "to", "flags", "seed", "lanes")
-LISTED = (*OF_CHUNKS, "number")  # arrays that are read to find episodes
+LISTED = (*OF_CHUNKS, "number")  # arrays read to find episodes
 OF_ENTRIES = ("agent", "module", "done", "acted", "came", "acts_from", "comes_at")
-MOST_FIRST_KEYS = 1024  # a leaf's path selects its first key, so that the order of leaves is irrelevant
+MOST_FIRST_KEYS = 1024  # a leaf path is hashed to its first key, so that the order of leaves is irrelevant
 WORDS = {8: np.uint64, 4: np.uint32, 1: np.uint8}
 
 
@@ -43,13 +43,13 @@ def fragment_of(
     *,
     late_rewards: bool,
 ) -> Fragment | None:
-    """Return the record of a call that is about to end; None if it is empty.
+    """Return the record of a call about to end; None if it is empty.
 
     Args:
-        store: Store with the call's rows.
-        notes: Notes of the call's chunks.
-        env_actions: By module index, the conversion of raw actions to env actions. None: leave out actions.
-        late_rewards: Rewards may arrive after an agent's end, so fingerprints of last transitions leave them out.
+        store: Store with the rows of the call.
+        notes: Notes of the chunks in the call.
+        env_actions: Per module index, the conversion of raw actions to env actions. None: leave out actions.
+        late_rewards: Rewards may arrive after the end of an agent, so fingerprints of last transitions omit them.
     """
     numbers = np.concatenate([_numbers(each) for each in notes if len(each)] or [np.zeros((0, 7), np.int64)])
     if not len(numbers):
@@ -76,14 +76,14 @@ def fragment_of(
 
 
 def _numbered(id_T: Sequence[Hashable], lanes: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Return (the agents' numbers, int64; their names). A name is the repr() of an id, which may be any hashable.
+    """Return (agent numbers, int64; agent names). A name is the repr() of an id, which may be any hashable.
 
     Args:
         id_T: Ids of agents.
         lanes: Number of these ids in each chunk.
 
     Raises:
-        RecordingError: If two ids in a chunk have the same repr(), or one has an address in memory in it.
+        RecordingError: If two ids in a chunk have the same repr(), or a repr() contains a memory address.
     """
     names = {agent_id: _name(agent_id) for agent_id in dict.fromkeys(id_T)}
     by_name = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
@@ -115,10 +115,10 @@ def _check_distinct(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[Ha
 
 
 def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:
-    """Add the episodes' ids to the arrays as bytes, and return the prefix that they share as words."""
+    """Add the episode ids to the arrays as bytes, and return their common prefix as words."""
     try:
         number = np.frombuffer(bytes.fromhex("".join(ids)), np.uint8).reshape(len(ids), ID_BYTES)
-    except ValueError:  # ids come from a state that the user has set
+    except ValueError:  # ids come from a state set by the user
         return {"run": "", "ids": ids}
     if (number[:, :RUN_BYTES] == number[0, :RUN_BYTES]).all():
         arrays["number"] = number[:, RUN_BYTES:]
@@ -135,7 +135,7 @@ def _numbers(notes: UnreadChunks) -> np.ndarray:
 
 
 class _ModuleRecord:
-    """Adds the rows of one module to a fragment."""
+    """Adds the rows of a module to a fragment."""
 
     def __init__(self, store: RowStore, module: int, entry_L: np.ndarray, late_rewards: bool):
         self._store, self._module, self._entry_L, self._late_rewards = store, module, entry_L, late_rewards
@@ -165,7 +165,7 @@ class _ModuleRecord:
             self.forms["actions"].append([sent.dtype.str, list(sent.shape[1:])])
 
     def add_fingerprints(self, arrays: dict[str, np.ndarray], count_T: np.ndarray, first_T: np.ndarray) -> None:
-        """Add fingerprints of the rows that were observed in this call, and of final observations."""
+        """Add fingerprints of the rows observed in this call, and of final observations."""
         block, n, n_finals = self._block, *self._n_rows()
         last_F = block.final_prev_F[:n_finals]
         lane_N = np.concatenate([block.lane_R[:n], block.lane_R[last_F]])
@@ -196,10 +196,10 @@ class _ModuleRecord:
     def _grouped(
         self, entry_N: np.ndarray, env_t_N: np.ndarray, count_T: np.ndarray, first_T: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Group rows by entry, and add each entry's count and first env step to `count_T` and `first_T`.
+        """Group rows by entry, and add the count and first env step of each entry to `count_T` and `first_T`.
 
         Returns:
-            (row numbers in the order of entries, env steps between rows or None if all are 1).
+            (row indices in the order of entries, env steps between rows or None if all are 1).
         """
         counts, firsts = np.empty_like(count_T), np.zeros_like(first_T)
         order, steps = np.empty(len(entry_N), np.int64), np.empty(len(entry_N), np.int32)
@@ -214,7 +214,7 @@ class _ModuleRecord:
 
 
 def _add_leaf(rows: np.ndarray, n: int, first_key: int, sum_N: np.ndarray) -> None:
-    """Add a leaf's words to the sums of the first n rows."""
+    """Add the words of a leaf to the sums of the first n rows."""
     row_bytes = as_bytes(rows)
     size = next(size for size in WORDS if row_bytes.shape[1] % size == 0)
     words = row_bytes.view(WORDS[size])
@@ -232,12 +232,12 @@ def _keys(n: int) -> np.ndarray:
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
-    """Convert integers, at least one, to the narrowest dtype that holds them."""
+    """Convert integers, at least one, to the narrowest dtype that can represent them."""
     return array.astype(narrowest(int(array.min()), int(array.max())), copy=False)
 
 
 def _narrow_columns(columns: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return integer columns [n, k] by name, each in the narrowest dtype that holds it."""
+    """Return name -> integer column of [n, k], each in the narrowest dtype that can represent it."""
     if not len(columns):
         return {name: np.zeros(0, np.uint8) for name in names}
     bounds = zip(names, columns.min(0).tolist(), columns.max(0).tolist(), strict=True)

@@ -29,7 +29,7 @@ PLATFORM: dict[str, Callable[[], str]] = {
 
 
 def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any]:
-    """Describe a runner's config and one of its envs as JSON data."""
+    """Describe a runner config and one of its envs as JSON data."""
     limit = config.env if isinstance(config.env, TimeLimit) else None
     return {
         "format": FORMAT,
@@ -66,7 +66,7 @@ def env_config_in(meta: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the recorded options; None if they could not be recorded.
 
     Raises:
-        RecordingError: If they can't be read.
+        RecordingError: If they cannot be read.
     """
     if meta["env_config"] is None:
         return None
@@ -84,19 +84,19 @@ def _spaces(env: Any) -> dict[Any, tuple[Any, Any]]:
 
 
 def _env_class(env: Any) -> tuple[str, str]:
-    """Return (module, name) of the env's class, also for an env in a worker process."""
+    """Return (module, name) of the env class, also for an env in a worker process."""
     return env.env_class if isinstance(env, RemoteEnv) else class_of(env)
 
 
 def _versions(env: Any) -> dict[str, str]:
-    """Return the versions on which an episode may depend."""
+    """Return the versions that an episode may depend on."""
     packages = ["numpy", "gymnasium", _env_class(env)[0].partition(".")[0]]
     names = dict.fromkeys([*PLATFORM, *packages, "fastmarl"])
     return {name: here for name in names if (here := _version_here(name))}
 
 
 def _version_here(name: str) -> str:
-    """Return the installed version; "" for a user's own module, or a package that is not installed."""
+    """Return the installed version; "" for a user module or a package that is not installed."""
     if name in PLATFORM:
         return PLATFORM[name]()
     try:
@@ -116,7 +116,7 @@ def checked(meta: Any, path: Any) -> dict[str, Any]:
     """Return the description of a record without its checksum.
 
     Raises:
-        RecordingError: If this version of fastmarl can't read it, or it is damaged.
+        RecordingError: If this version of fastmarl cannot read it, or it is damaged.
     """
     number = meta.get("format") if isinstance(meta, dict) else None
     if number != FORMAT:

@@ -29,7 +29,7 @@ from fastmarl.replays.scene import ReplayStep, Scene
 
 @public("fastmarl.replays")
 class Replay:
-    """Replays an episode. Iterate over it once: it yields a `ReplayStep` for the reset and for each env step.
+    """Replays an episode. Iterating over it, once, yields a `ReplayStep` for the reset and for each env step.
 
     ```python
     with Replay(Recording("runs/1"), 17) as replay:
@@ -39,19 +39,19 @@ class Replay:
     ```
 
     Args:
-        recording: Folder of the record, or a `Recording` of it.
-        episode: Number or id of the episode.
-        env: Replacement of the recorded env, as in `EnvRunnerConfig`; needed if the record names a class or function
-            that this program has not used yet.
-        env_config: Options that are merged into the recorded `env_config`.
-        render_mode: Render mode that is added to the `env_config` unless it has one; None: add none.
+        recording: Directory of the record, or a `Recording` of it.
+        episode: Index or id of the episode.
+        env: Replacement of the recorded env, as in `EnvRunnerConfig`; required if the record names a class or function
+            not used yet in this program.
+        env_config: Options to merge into the recorded `env_config`.
+        render_mode: Render mode to add to `env_config` unless it has one; None: add none.
 
     Attributes:
         recorded: The RecordedEpisode.
-        env: The env that is stepped; None after `close()`.
+        env: The env being stepped; None after `close()`.
 
     Raises:
-        RecordingError: If the episode does not exist or is incomplete, or its env can't be created from the record.
+        RecordingError: If the episode does not exist or is incomplete, or its env cannot be created from the record.
         ReplayError: If the replay diverges from the record, while iterating.
     """
 
@@ -96,10 +96,9 @@ class Replay:
 
     @property
     def episode(self) -> MultiAgentEpisode:
-        """The episode, after it has been replayed to its end.
+        """The episode, available after it has been replayed to its end.
 
-        Observations are those that the env returned, before any connectors; rewards are the env's; actions are those
-        that the env received.
+        Observations and rewards are as returned by the env, before any connectors; actions are as received by the env.
 
         Raises:
             RecordingError: If the replay has not reached the end, or the episode has several chunks because an agent
@@ -114,7 +113,7 @@ class Replay:
 
     @property
     def chunks(self) -> list[MultiAgentEpisode]:
-        """The episode's chunks: one unless agents respawned. Raises RecordingError before the end of the replay."""
+        """Chunks of the episode: one unless agents respawned. Raises RecordingError before the end of the replay."""
         if self._scene.chunks is None:
             raise RecordingError(f"episode {self.recorded.number} has not been played to its end; iterate over it")
         return self._scene.chunks
@@ -136,26 +135,27 @@ def replay(
     fps: float | None = None,
     render_mode: str | None = "rgb_array",
 ) -> MultiAgentEpisode | list[MultiAgentEpisode]:
-    """Replay a recorded episode, and compare observations, rewards and ends with the record at every step.
+    """Replay a recorded episode and compare observations, rewards and ends with the record at every step.
 
     Args:
-        run: Folder given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
-        episode: Number or id of the episode.
-        env: Replacement of the recorded env, as in `EnvRunnerConfig`; needed if the record names a class or function
-            that this program has not used yet.
-        env_config: Options that are merged into the recorded `env_config`.
+        run: Directory given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
+        episode: Index or id of the episode.
+        env: Replacement of the recorded env, as in `EnvRunnerConfig`; required if the record names a class or function
+            not used yet in this program.
+        env_config: Options to merge into the recorded `env_config`.
         video: Path of an mp4 file to write; needs the extra `video`.
-        fps: Frames per second; None: the env's `metadata["render_fps"]`, or 30.
-        render_mode: Render mode that is added to the `env_config` with `video`, unless it has one; None: add none.
+        fps: Frames per second; None: `metadata["render_fps"]` of the env, or 30.
+        render_mode: Render mode to add to `env_config` with `video`, unless it has one; None: add none.
 
     Returns:
-        The whole episode; if agents respawned in it, a list of its chunks in order, as a chunk holds one trajectory per
-        agent. It has the modules' actions, but no other outputs of modules.
+        The complete episode; if agents respawned in it, a list of its chunks in order, as a chunk contains one
+        trajectory per agent. Its actions are the ones received by the environment; other module outputs are not
+        recorded.
 
     Raises:
-        RecordingError: If the episode does not exist or is incomplete, its env can't be created from the record, or the
-            video can't be written.
-        ReplayError: If the replay diverges from the record; the message names the first step that differs.
+        RecordingError: If the episode does not exist or is incomplete, its env cannot be created from the record, or
+            the video cannot be written.
+        ReplayError: If the replay diverges from the record; the message names the first differing step.
     """
     from fastmarl.replays.video import VideoFile, frame_of, frames_per_second
 
@@ -175,7 +175,7 @@ def replay(
 def _make_env(
     folder: Path, recorded: RecordedEpisode, env: Any, given: Mapping[str, Any], render_mode: str | None
 ) -> Any:
-    """Create the env that the record names, or the given one."""
+    """Create the env named by the record, or the given one."""
     meta = recorded.meta
     if env is None:
         env = _named_env(folder, meta)
@@ -213,7 +213,7 @@ def _named_env(folder: Path, meta: Mapping[str, Any]) -> str:
 
 
 class SingleOfBatch:
-    """Plays the same episode in all envs of a batch (mostly one), and returns the results of the first.
+    """Plays the same episode in all envs of a batch (usually one) and returns the results of the first.
 
     Args:
         batch: Batch whose `seeds_each_episode` is True.

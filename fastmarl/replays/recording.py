@@ -1,4 +1,4 @@
-"""Read the records of actions in a folder."""
+"""Read the records of actions in a directory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fastmarl.replays.meta import checked
 
 
 class EpisodePart(NamedTuple):
-    """The env steps `begin` to `end` of an episode, which are in one block.
+    """The env steps `begin` to `end` of an episode, stored in a single block.
 
     Attributes:
         block: The block.
-        chunk: Number of the chunk in the block.
+        chunk: Index of the chunk in the block.
         begin: First env step.
         end: Env step after the last one.
-        flags: Flags of the episode's end.
+        flags: Flags at the end of the episode.
     """
 
     block: FileBlock
@@ -46,18 +46,18 @@ class RecordedEpisode:
     """Description of a recorded episode, without its actions.
 
     Attributes:
-        number: Number in the record, for `fastmarl.replay(run, number)`.
+        number: Index in the record, for `fastmarl.replay(run, number)`.
         id_: Id, as in `MultiAgentEpisode.id_`.
-        meta: Description of the runner, as in the JSON file beside the actions.
+        meta: Description of the runner, as in the JSON file next to the actions.
         env_index: Index of its env in the runner.
-        reset_seed: Seed with which the env was reset.
+        reset_seed: Seed of the env reset.
         length: Number of recorded env steps.
-        is_terminated: The episode terminated.
-        is_truncated: The episode was truncated. If it neither terminated nor was truncated, it was running when the
-            record ended, or was dropped.
-        is_failed: Its env failed, which cut the episode.
-        missing: Reason why it can't be replayed, or "".
-        parts: Its parts in the record's blocks, in order.
+        is_terminated: True if the episode terminated.
+        is_truncated: True if the episode was truncated. If it neither terminated nor was truncated, it was dropped or
+            still running when the record ended.
+        is_failed: True if its env failed, which cut the episode.
+        missing: Reason why it cannot be replayed, or "".
+        parts: Its parts in the blocks of the record, in order.
     """
 
     number: int
@@ -89,14 +89,14 @@ class RecordedEpisode:
 
 @dataclass
 class EpisodeActions:
-    """The actions of an episode, and fingerprints of their results.
+    """Actions of an episode and fingerprints of their results.
 
     Attributes:
-        actions: Env step -> agent's name -> (module id, an array for each leaf of the action). The last actions may
-            have no recorded result, if the env or the call failed.
-        prints: (env step, agent's name) -> fingerprint.
+        actions: Env step -> agent name -> (module id, an array for each leaf of the action). The last actions may have
+            no recorded result, if the env or the call failed.
+        prints: (env step, agent name) -> fingerprint.
         modules: Module id -> form of its observations and actions.
-        module_of: Agent's name -> module id.
+        module_of: Agent name -> module id.
     """
 
     actions: dict[int, dict[str, tuple[str, list[np.ndarray]]]] = field(default_factory=dict)
@@ -107,17 +107,17 @@ class EpisodeActions:
 
 @public("fastmarl.replays")
 class Recording:
-    """The episodes in a folder to which runners with `record_actions` have written.
+    """Episodes in a directory written by runners with `record_actions`.
 
-    `recording[k]` returns an episode by number or id. If a runner restored a state in the middle of an episode, each
-    continuation is an episode with the same id. A folder may be read while a runner writes to it: complete blocks are
-    visible.
+    `recording[k]` returns an episode by index or id. If a runner restored a state in the middle of an episode, each
+    continuation is an episode with the same id. A directory can be read while a runner writes to it: complete blocks
+    are visible.
 
     Args:
-        folder: Folder that was given to `record_actions`.
+        folder: Directory given to `record_actions`.
 
     Raises:
-        RecordingError: If the folder contains no record, or a file is damaged.
+        RecordingError: If the directory contains no record, or a file is damaged.
     """
 
     def __init__(self, folder: str | os.PathLike):
@@ -149,7 +149,7 @@ class Recording:
         return iter(self.episodes)
 
     def __getitem__(self, episode: int | str) -> RecordedEpisode:
-        """Return an episode. Raises RecordingError if none has this number or id, or several have this id."""
+        """Return an episode. Raises RecordingError if no episode has this index or id, or several have this id."""
         if isinstance(episode, str) and (of_id := self._by_id.get(episode)):
             if len(of_id) > 1:
                 raise RecordingError(f"{self.folder} has several histories of episode {episode!r}, as runners restored "
@@ -191,7 +191,7 @@ class Recording:
         """Return the actions of `episode`.
 
         Raises:
-            RecordingError: If some are missing or damaged.
+            RecordingError: If actions are missing or damaged.
         """
         if episode.missing:
             raise RecordingError(f"episode {episode.number} of {self.folder} can't be replayed: {episode.missing}")
@@ -207,15 +207,15 @@ class Recording:
 
 @dataclass(eq=False)
 class _Piece:
-    """The steps of an episode in one block.
+    """Steps of an episode in a single block.
 
     Attributes:
         id_: Id of the episode.
-        number: Position in the order of reading.
+        number: Position in reading order.
         meta: Description of the runner.
         env_index: Index of the env in the runner.
-        reset_seed: Seed with which the env was reset.
-        previous: The piece of the same episode before it in the same file.
+        reset_seed: Seed of the env reset.
+        previous: The previous piece of the same episode in the same file.
         parts: Its parts; several if agents respawned.
     """
 
@@ -241,7 +241,7 @@ class _Piece:
 
     @property
     def went_back(self) -> bool:
-        """True if the runner set a state before this piece, or another runner wrote it."""
+        """True if this piece does not continue the previous one: a state was restored, or the runner differs."""
         return self.previous is None or not self.previous.leads_to(self)
 
     def leads_to(self, later: _Piece) -> bool:
@@ -257,7 +257,7 @@ def _histories(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
     before: dict[_Piece, _Piece | None] = {}
     places: dict[_Piece, int] = {}
     last = set(pieces)
-    # Pieces without steps come first, as others begin where they end.
+    # Sort empty pieces first; the next piece begins at the same step.
     for piece in sorted(last, key=lambda each: (each.begin, each.end > each.begin and 1 + each.went_back, each.number)):
         earlier = before[piece] = _before(piece, before)
         if earlier is None or earlier not in last:
@@ -273,7 +273,7 @@ def _histories(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
 
 
 def _before(piece: _Piece, earlier: Iterable[_Piece]) -> _Piece | None:
-    """Return the piece that this one continues: the last candidate; None if the beginning is not recorded."""
+    """Return the piece continued by this one: the last candidate; None if the beginning is not recorded."""
     if not piece.went_back:
         return piece.previous
     touching = [other for other in earlier if other.leads_to(piece)]
@@ -284,7 +284,7 @@ def _before(piece: _Piece, earlier: Iterable[_Piece]) -> _Piece | None:
 
 
 def _episode(line: list[_Piece]) -> RecordedEpisode:
-    """Combine the pieces of an episode, and note missing steps."""
+    """Combine the pieces of an episode and note missing steps."""
     first, parts = line[0], [part for piece in line for part in piece.parts]
     flags, at, missing = 0, 0, ""
     for part in sorted(parts, key=lambda each: (each.begin, each.end)):
@@ -309,7 +309,7 @@ def _episode(line: list[_Piece]) -> RecordedEpisode:
 
 
 def add_part(found: EpisodeActions, arrays: Arrays, words: dict[str, Any], chunk: int) -> None:
-    """Add the actions and fingerprints of one chunk of a block to `found`."""
+    """Add the actions and fingerprints of a chunk in a block to `found`."""
     lanes = arrays["lanes"].astype(np.int64)
     first = int(lanes[:chunk].sum())
     entries = range(first, first + int(lanes[chunk]))
@@ -336,7 +336,7 @@ def add_part(found: EpisodeActions, arrays: Arrays, words: dict[str, Any], chunk
 
 
 def _env_ts(arrays: dict[str, np.ndarray], name: str, rows: slice, first: int) -> list[int]:
-    """Return the env steps of an entry's rows."""
+    """Return the env steps of the rows of an entry."""
     n = rows.stop - rows.start
     steps = arrays[name][rows].astype(np.int64) if name in arrays else np.ones(n, np.int64)
     if n:

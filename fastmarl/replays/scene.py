@@ -1,4 +1,4 @@
-"""Step an env with recorded actions, and compare the results with the record."""
+"""Step an env with recorded actions and compare the results with the record."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ NOT_THE_SAME = "an env whose seed does not determine it can't be replayed, see c
 
 @public("fastmarl.replays")
 class ReplayStep(NamedTuple):
-    """One env step of a replayed episode.
+    """An env step of a replayed episode.
 
     Attributes:
         env_t: Number of env steps since the reset.
-        actions: Actions that the env received, by agent id; empty for the reset.
-        observations: Observations by agent id, as the env returned them.
-        rewards: Rewards by agent id, likewise.
-        terminateds: Termination flags by agent id and "__all__", likewise.
-        truncateds: Truncation flags by agent id and "__all__", likewise.
-        infos: Infos by agent id, likewise.
+        actions: Agent id -> action received by the env; empty for the reset.
+        observations: Agent id -> observation, as returned by the env.
+        rewards: Agent id -> reward, likewise.
+        terminateds: Agent id or "__all__" -> termination flag, likewise.
+        truncateds: Agent id or "__all__" -> truncation flag, likewise.
+        infos: Agent id -> info, likewise.
     """
 
     env_t: int
@@ -58,7 +58,7 @@ class _ActionForm:
     """Converts actions between env and store.
 
     Attributes:
-        keys: Keys of the leaves, as in modules' outputs.
+        keys: Keys of the leaves, as in module outputs.
     """
 
     def __init__(self, space: gym.Space):
@@ -74,13 +74,13 @@ class _ActionForm:
         return [(leaf.shape[1:], leaf.dtype.kind) for leaf in leaves] == own
 
     def nested(self, leaves: list[np.ndarray]) -> Any:
-        """Return arrays [1, ...] as an action of the Python types that the env received."""
+        """Return arrays [1, ...] as an action of the Python types received by the env."""
         values = zip(leaves, self._is_discrete, strict=True)
         return self._layout.nest([int(leaf[0]) if is_discrete else leaf[0].copy() for leaf, is_discrete in values])
 
 
 class Scene:
-    """A store with one env, to which the replayed steps are written."""
+    """A store with a single env, to which the replayed steps are written."""
 
     def __init__(self, recorded: RecordedEpisode, actions: EpisodeActions, env: Any):
         self._recorded, self._actions = recorded, actions
@@ -115,7 +115,7 @@ class Scene:
         return self._module_ids.index(self._actions.module_of[name])
 
     def _make_layouts(self) -> list[RowLayout]:
-        """Return the modules' layouts at the time of recording."""
+        """Return the module layouts at the time of recording."""
         layouts = []
         for module_id, form in self._actions.modules.items():
             spaces = [s for agent, s in self._spaces.items() if self._actions.module_of.get(repr(agent)) == module_id]
@@ -240,7 +240,7 @@ def _layout_as(layout: RowLayout, form: list[Any], module_id: str) -> RowLayout:
     """Return the layout with the recorded dtypes.
 
     Raises:
-        RecordingError: If it has other leaves than the record.
+        RecordingError: If its leaves differ from the record.
     """
     recorded = {path: (np.dtype(dtype), tuple(shape)) for path, dtype, shape in form}
     here = {repr(leaf.path): leaf.shape for leaf in layout.leaves}

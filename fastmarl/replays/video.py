@@ -1,4 +1,4 @@
-"""Videos of episodes: a callback films running episodes, and `replay()` recorded ones."""
+"""Episode videos: a callback films running episodes, and `replay()` films recorded ones."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NO_IMAGE = 'make the env with render_mode="rgb_array", as in env_config={"render
 
 
 class VideoFile:
-    """An mp4 file that is written frame by frame, and renamed to its final name when it is complete.
+    """An mp4 file written frame by frame and renamed to its final name when it is complete.
 
     Args:
-        path: Path that ends in .mp4; missing parent folders are created.
+        path: Path that ends in .mp4; missing parent directories are created.
         fps: Frames per second.
-        overwrite: Replace a file of this name. False: append a number, as in "film-2.mp4".
+        overwrite: Replace an existing file. False: append a number, as in "film-2.mp4".
 
     Raises:
         ConfigError: If the path does not end in .mp4, `fps` is not a number above 0, or imageio-ffmpeg is not
@@ -62,8 +62,8 @@ class VideoFile:
         """Add a frame, uint8 [height, width, 3].
 
         Raises:
-            ConfigError: If its size differs from that of the first frame.
-            RecordingError: If it can't be written.
+            ConfigError: If its size differs from the first frame.
+            RecordingError: If it cannot be written.
         """
         if self._shape is None:
             if not self._overwrites:
@@ -76,7 +76,7 @@ class VideoFile:
                 ffmpeg_log_level="error", ffmpeg_timeout=FFMPEG_TIMEOUT_S,
             )  # fmt: skip
             self._writer.send(None)  # starts ffmpeg
-            # Runs at the end of the object's life unless `close()` was called.
+            # Runs when the object is destroyed unless `close()` was called.
             self._give_up = weakref.finalize(self, _give_up, self._writer, self._part, os.getpid())
         if frame.shape != self._shape:
             raise ConfigError(f"a video's frames must have one size, got {frame.shape} after {self._shape}")
@@ -90,7 +90,7 @@ class VideoFile:
 
         Raises:
             ConfigError: If it has no frames.
-            RecordingError: If the video can't be written.
+            RecordingError: If the video cannot be written.
         """
         if self._writer is None:
             raise ConfigError(f"{self._path} would have no frames")
@@ -104,7 +104,7 @@ class VideoFile:
             self.close()
 
     def _check(self) -> None:
-        """Raise RecordingError if the file can't be read to its end, as ffmpeg does not report all failures."""
+        """Raise RecordingError if the file cannot be read to its end, as ffmpeg does not report all failures."""
         command = [self._ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(self._part), "-c", "copy", "-f", "null", "-"]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=FFMPEG_TIMEOUT_S)
@@ -146,7 +146,7 @@ def _free_path(path: Path) -> Path:
 
 
 def _reserve(path: Path) -> bool:
-    """Create the path's part file; returns False if the video or another run's part exists."""
+    """Create the part file of the path; returns False if the video or the part file of another run exists."""
     part = _part_of(path)
     try:
         part.touch(exist_ok=False)
@@ -159,13 +159,13 @@ def _reserve(path: Path) -> bool:
 
 
 def _even(frame: np.ndarray) -> np.ndarray:
-    """Pad a frame to even height and width, which the codec needs, by repeating the last row and column."""
+    """Pad a frame to even height and width, as required by the codec, by repeating the last row and column."""
     height, width = frame.shape[0] % 2, frame.shape[1] % 2
     return np.pad(frame, ((0, height), (0, width), (0, 0)), "edge") if height or width else frame
 
 
 def frame_of(env: Any) -> np.ndarray:
-    """Return the env's rendered frame, uint8 [height, width, 3].
+    """Return the rendered frame of the env, uint8 [height, width, 3].
 
     Raises:
         ConfigError: If the env does not render an image.
@@ -185,7 +185,7 @@ def frame_of(env: Any) -> np.ndarray:
 
 
 def frames_per_second(env: Any, fps: float | None) -> float:
-    """Return `fps`, or the env's own rate if it is None, or the default rate."""
+    """Return `fps`; if it is None, the frame rate of the env or the default."""
     if fps is not None:
         return fps
     metadata = _attribute(env, "metadata")
@@ -194,7 +194,7 @@ def frames_per_second(env: Any, fps: float | None) -> float:
 
 
 def _attribute(env: Any, name: str) -> Any:
-    """Return an attribute of the env or of the env that it wraps, also in a worker process; None if there is none."""
+    """Return an attribute of the env or of the env it wraps, also in a worker process; None if missing."""
     if isinstance(env, RemoteEnv):
         try:
             return env.call(name)
@@ -211,13 +211,13 @@ def _name(env: Any) -> str:
 
 
 def capped_cubic(episode: int) -> bool:
-    """Return True for the episodes that Gymnasium films: cubic numbers below 1000, then every 1000th."""
+    """Return True for the episodes filmed by Gymnasium: cubic numbers below 1000, then every 1000th."""
     return round(episode ** (1 / 3)) ** 3 == episode if episode < 1000 else episode % 1000 == 0
 
 
 @public("fastmarl.replays")
 class VideoCallback(Callbacks):
-    """Records videos of chosen episodes, with the arguments of Gymnasium's `RecordVideo`.
+    """Records videos of chosen episodes, with the arguments of `RecordVideo` in Gymnasium.
 
     ```python
     config = fastmarl.EnvRunnerConfig(
@@ -232,21 +232,21 @@ class VideoCallback(Callbacks):
     step, as for any `on_episode_step`; at other times the callback costs almost nothing.
 
     Args:
-        path: Folder of the videos, which are named `<name_prefix>-episode-<k>.mp4` or `<name_prefix>-step-<k>.mp4`.
-            Names also include a worker_index above 0, and the index of an env other than the first. If a file exists,
+        path: Directory of the videos, which are named `<name_prefix>-episode-<k>.mp4` or `<name_prefix>-step-<k>.mp4`.
+            Names also include a worker_index above 0, and the env index, except for the first env. If a file exists,
             for example from an earlier run, a number is appended: `<name_prefix>-episode-<k>-2.mp4`.
-        episode_trigger: Function `(number of the episode) -> bool`; True starts a video of the episode.
-        step_trigger: Function `(number of the env step) -> bool`; True starts a video at this step. Without both
-            triggers, episodes 0, 1, 8, 27, ..., 1000, 2000, ... are filmed.
-        video_length: Maximal number of frames of a video, all of one episode. 0: film to the end of the episode.
+        episode_trigger: Function `(episode index) -> bool`; True starts a video of the episode.
+        step_trigger: Function `(env step index) -> bool`; True starts a video at this step. Without both triggers,
+            episodes 0, 1, 8, 27, ..., 1000, 2000, ... are filmed.
+        video_length: Maximum number of frames of a video, all from the same episode. 0: film to the end of the episode.
         name_prefix: Prefix of the file names.
-        fps: Frames per second; None: the env's `metadata["render_fps"]`, or 30.
+        fps: Frames per second; None: `metadata["render_fps"]` of the env, or 30.
         env_indices: Indices of the envs to film.
 
     Raises:
-        ConfigError: If an argument is invalid, imageio-ffmpeg is not installed, or, when the envs are created, they
-            can't render images.
-        RecordingError: If a video can't be written, in `sample()`.
+        ConfigError: If an argument is invalid, imageio-ffmpeg is not installed, or the created envs cannot render
+            images.
+        RecordingError: If a video cannot be written, in `sample()`.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class VideoCallback(Callbacks):
         self._most_frames = video_length or math.inf
         self._env_indices = frozenset(env_indices)
         self._files: dict[int, tuple[VideoFile, int]] = {}  # env index -> (video in progress, number of frames)
-        self._listeners: weakref.ref[Any]  # the runner's listeners hold this object
+        self._listeners: weakref.ref[Any]  # the listeners of the runner reference this object
         self._n_episodes = self._n_steps = 0
 
     def on_environment_created(self, *, env: Any, env_runner: Any, **kwargs: Any) -> None:
@@ -321,7 +321,7 @@ class VideoCallback(Callbacks):
             self._begin(env.envs[env_index], env_index, f"step-{number}", env_runner)
 
     def on_episode_end(self, *, env_index: int, **kwargs: Any) -> None:
-        """Finish the episode's video."""
+        """Finish the video of the episode."""
         self._finish(env_index)
 
     def _listen(self) -> None:

@@ -17,26 +17,26 @@ from fastmarl.core.errors import RecordingError
 from fastmarl.replays.blocks import encoded
 from fastmarl.replays.fragment import LISTED, Fragment, fragment_of
 
-MOST_FILES = 100_000  # per worker_index and incarnation in a folder
+MOST_FILES = 100_000  # per worker_index and incarnation in a directory
 
 
 class ActionWriter:
-    """Writes one file in a folder that several runners may share.
+    """Writes a single file in a directory that may be shared by several runners.
 
-    Every `write()` passes one block to the system at once: if the process is killed, only the running call is lost. A
-    block that could not be written, or whose writing was interrupted, is kept for the next `write()`.
+    Every `write()` immediately passes a single block to the system: if the process is killed, only the running call is
+    lost. A block that could not be written, or whose writing was interrupted, is kept for the next `write()`.
 
     Args:
-        folder: Folder, which is created if it is missing.
+        folder: Directory, created if it is missing.
         meta: Description of the runner as JSON data, see `fastmarl.replays.meta`.
-        late_rewards: Rewards may arrive after an agent's end.
+        late_rewards: True if rewards may arrive after the end of an agent.
 
     Attributes:
         path: Path of the file with the actions.
-        meta: Description of the run, as in the file beside it.
+        meta: Description of the run, as in the file next to it.
 
     Raises:
-        RecordingError: If the folder can't be written to.
+        RecordingError: If the directory is not writable.
     """
 
     def __init__(self, folder: str | os.PathLike, meta: dict[str, Any], *, late_rewards: bool):
@@ -60,7 +60,7 @@ class ActionWriter:
                                  ) from error  # fmt: skip
         self._size = 0
         self._unwritten: _Unwritten | None = None
-        # Runs at the end of the object's life unless it was closed before.
+        # Runs when the object is destroyed unless it was closed before.
         self._close = weakref.finalize(self, self._file.close)
 
     def fragment(
@@ -69,9 +69,9 @@ class ActionWriter:
         """Return the record of a call before it ends, without writing it.
 
         Args:
-            log: Log of the runner's episodes.
-            env_actions: By module index, the conversion of raw actions to env actions.
-            has_failed: The call failed, and the running episodes are about to be dropped.
+            log: Episode log of the runner.
+            env_actions: Per module index, the conversion of raw actions to env actions.
+            has_failed: True if the call failed and the running episodes are about to be dropped.
         """
         notes = list(log.sealed)
         if has_failed:
@@ -102,7 +102,7 @@ class ActionWriter:
         head, body, n_bytes = unwritten.head, unwritten.body, unwritten.n_bytes
         try:
             written = os.pwritev(self._file.fileno(), [head, body], unwritten.offset)
-            while written < n_bytes:  # as at the limit of a file's size
+            while written < n_bytes:  # for example at the file size limit
                 rest = memoryview(head + body)[written:]
                 written += os.pwrite(self._file.fileno(), rest, unwritten.offset + written)
         except BaseException as error:
@@ -116,10 +116,10 @@ class ActionWriter:
         self._unwritten = None
 
     def close(self) -> None:
-        """Write the remaining block, and close the file; closing twice is allowed.
+        """Write the remaining block and close the file; closing twice is allowed.
 
         Raises:
-            RecordingError: If the remaining block can't be written, and is lost.
+            RecordingError: If the remaining block cannot be written and is lost.
         """
         try:
             if self._close.alive and os.getpid() == self._pid:
@@ -129,7 +129,7 @@ class ActionWriter:
 
 
 class _Unwritten(NamedTuple):
-    """A block and its place in the file; writing it twice has the same result."""
+    """A block and its position in the file; writing it twice has the same result."""
 
     offset: int
     head: bytes
@@ -141,7 +141,7 @@ class _Unwritten(NamedTuple):
 
 
 def _new_file(folder: Path, stem: str) -> tuple[Path, FileIO]:
-    """Create a file under the first free name; returns its path and the open file."""
+    """Create a file with the first free name; returns its path and the open file."""
     for number in range(MOST_FILES):
         path = folder / f"{stem}-{number:04}.actions"
         try:

@@ -19,7 +19,7 @@ from fastmarl.core.processes.cores import usable_cores
 
 Row = dict[str, Any]
 Figures = dict[str, list[Row]]  # section -> its rows
-Orders = Mapping[str, Callable[[Row], tuple]]  # section -> key of a row, by which rows are sorted and replaced
+Orders = Mapping[str, Callable[[Row], tuple]]  # section -> row key for sorting and replacing rows
 
 CLONE = Path(__file__).parents[2]
 SOURCES = ("fastmarl", "src_ext", "setup.py")  # results depend on these
@@ -48,7 +48,7 @@ class RecordFile:
         self._size = len(data)
 
     def write(self, figures: dict[str, Any], *, is_final: bool) -> None:
-        """Append the record, or replace the one that this run has appended. A stream gets only the final record."""
+        """Append the record, or replace the record appended by this run. A stream gets only the final record."""
         if self._path is None or (self._is_stream and not is_final):
             return
         if "date" not in self._record:
@@ -60,17 +60,17 @@ class RecordFile:
             file.write(line)
 
     def merged(self, figures: Figures, orders: Orders) -> Figures:
-        """Add rows of earlier records that `figures` does not replace, for the sections in `orders`.
+        """Add rows of earlier records not replaced by `figures`, for the sections in `orders`.
 
         Args:
-            figures: Rows by section.
-            orders: The sort key of each section.
+            figures: Section -> rows.
+            orders: Section -> sort key.
 
         Returns:
             The sorted rows of these sections, and the other sections of `figures`.
 
         Raises:
-            ConfigError: If an earlier record does not fit.
+            ConfigError: If an earlier record does not match.
         """
         merged = dict(figures)
         for section, order in orders.items():
@@ -83,7 +83,7 @@ class RecordFile:
 
 
 def is_stream(path: Path) -> bool:
-    """Return true if the path exists and is neither a file nor a folder, such as /dev/stdout."""
+    """Return True if the path exists and is neither a file nor a directory, such as /dev/stdout."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
@@ -135,10 +135,10 @@ def commit_of(folder: Path) -> tuple[str, bool] | tuple[None, None]:
 
     try:
         top, commit = git("rev-parse", "--show-toplevel", "HEAD").splitlines()
-        if not folder.samefile(top):  # such as a virtual environment in a user's project
+        if not folder.samefile(top):  # such as a virtual environment in a user project
             return None, None
         return commit, bool(git("status", "--porcelain", "--", *SOURCES))
-    except (OSError, subprocess.CalledProcessError):  # no git, no clone, or one without a commit
+    except (OSError, subprocess.CalledProcessError):  # no git, no clone, or a clone without commits
         return None, None
 
 

@@ -1,4 +1,4 @@
-"""Tables of texts, formatted alike by all commands, for the terminal and in Markdown."""
+"""Text tables, formatted alike by all commands, for the terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Table:
 
     title: str
     heading: Sequence[str]
-    """One per column, with line breaks between its lines; empty for a table without a heading."""
+    """One heading per column, possibly with line breaks; empty for a table without headings."""
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     """Lines of text below the table."""
 
     @classmethod
     def of(cls, title: str, columns: Columns, figures: Iterable[Mapping[str, Any]], notes: Sequence[str] = ()) -> Table:
-        """Make one row of each dict of figures; None is shown as a dash."""
+        """Make one row from each dict of figures; None is shown as a dash."""
         rows = [
             ["-" if row[key] is None else format(row[key], form) for key, (_, form) in columns.items()]
             for row in figures

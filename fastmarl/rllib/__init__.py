@@ -1,4 +1,4 @@
-"""The drop-in for RLlib: `config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)`. Requires Ray."""
+"""Drop-in for RLlib: `config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)`. Requires Ray."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ from fastmarl.rllib.stand_in import untested_ray
 
 if not TYPE_CHECKING and untested_ray():
     from fastmarl.rllib.stand_in import MultiAgentEnvRunner
-else:  # last, as the API reference shows the last definition
+else:  # last, because the API reference shows the last definition
     from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["FirstReadyPPO", "MultiAgentEnvRunner", "PPOTorchLearner", "RolloutWorker"]
 
 ON_DEMAND = {"PPOTorchLearner": "learner.ppo", "RolloutWorker": "old_stack.worker"}
-"""Names that are imported on first use, because they import all of PPO or of the old API stack."""
+"""Names imported on first use, because they import all of PPO or the old API stack."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Checks if fastmarl's runner would sample with an AlgorithmConfig, and if not, how to change the config."""
+"""Check if the fastmarl loop would sample with an AlgorithmConfig and, if not, how to change the config."""
 
 import logging
 import warnings
@@ -22,9 +22,9 @@ class ConfigReport:
     """The result of `check_config()`.
 
     Attributes:
-        is_accelerated: True if fastmarl's own loop would sample.
-        reasons: The reasons why RLlib's loop would sample; empty if `is_accelerated`.
-        is_set: True if the config's `env_runner_cls` is fastmarl's class or a subclass of it.
+        is_accelerated: True if the fastmarl loop would sample.
+        reasons: Reasons why the RLlib loop would sample; empty if `is_accelerated`.
+        is_set: True if `env_runner_cls` of the config is the fastmarl class or a subclass of it.
     """
 
     is_accelerated: bool
@@ -48,14 +48,14 @@ class ConfigReport:
 
 
 def check_config(config: Any) -> ConfigReport:
-    """Build an env runner of a config in this process, as a worker would, and check if it is accelerated.
+    """Build an env runner from a config in this process, as in a worker, and check if it is accelerated.
 
     Args:
-        config: An AlgorithmConfig, which is not modified. Its envs and module are made once. Only RLlib's check of envs
-            steps them, unless the config disables that check.
+        config: An AlgorithmConfig, which is not modified. Its envs and module are made once. Envs are stepped only by
+            the RLlib env check, unless the config disables it.
 
     Raises:
-        ConfigError: If `config` is not an AlgorithmConfig, is not multi-agent, or its env runner can't be built.
+        ConfigError: If `config` is not an AlgorithmConfig, is not multi-agent, or its env runner cannot be built.
     """
     if not isinstance(config, AlgorithmConfig):
         raise ConfigError(f"expected an AlgorithmConfig, got {shown(config)}")
@@ -74,7 +74,7 @@ def check_config(config: Any) -> ConfigReport:
 
 
 def _built(config: AlgorithmConfig) -> Any:
-    """Build a local runner that has envs, as remote runners do."""
+    """Build a local runner with envs, like remote runners."""
     if not config.is_multi_agent:
         raise ConfigError("the config is for one agent: give it policies, config.multi_agent(policies=...)")
     config.env_runners(num_env_runners=0)

@@ -1,4 +1,4 @@
-"""RLlib's PPO, learning from the runners that are ready first."""
+"""PPO of RLlib, learning from the runners that are ready first."""
 
 import logging
 from collections.abc import Callable
@@ -21,41 +21,41 @@ from fastmarl.core.errors import ConfigError
 
 CONNECTORS = [COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR]
 TAG = "fastmarl: first ready"
-POLL_S = 0.005  # RLlib's method waits this long for all runners, not for the first
+POLL_S = 0.005  # the RLlib method waits this long for all runners, not for the first
 
 logger = logging.getLogger(__name__)
 
 
 class FirstReadyPPO(PPO):
-    """RLlib's PPO that does not wait for its slowest runner.
+    """PPO of RLlib without waiting for the slowest runner.
 
     ```python
     config = PPOConfig(algo_class=fastmarl.rllib.FirstReadyPPO)
     ```
 
     In each iteration RLlib waits until every runner has sampled, so with `batch_mode="complete_episodes"` or slow
-    environments all wait for the longest episode. This class learns as soon as enough steps have come; runners that are
-    still sampling go on meanwhile, and their episodes are in a later batch. Results differ from RLlib's, and from run
-    to run: which runners are first depends on the time they take, and episodes that were begun before an update are
-    older than it (PPO's ratio is that of the policy that sampled them).
+    environments all wait for the longest episode. This class learns as soon as enough steps have arrived; runners still
+    sampling continue meanwhile, and their episodes are in a later batch. Results differ from RLlib and from run to run,
+    because the order of runners depends on their speed, and episodes begun before an update are off-policy (the PPO
+    ratio uses the policy that sampled them).
 
     Raises:
-        ConfigError: With RLlib's old API stack.
+        ConfigError: On the old API stack of RLlib.
     """
 
     def setup(self, config: Any) -> None:
         if not config.enable_env_runner_and_connector_v2:
             raise ConfigError("FirstReadyPPO is for RLlib's new API stack")
-        if config.max_requests_in_flight_per_env_runner != 1:  # queued ones would sample with old weights
+        if config.max_requests_in_flight_per_env_runner != 1:  # queued calls would sample with old weights
             raise ConfigError(f"FirstReadyPPO needs max_requests_in_flight_per_env_runner=1, got "
                               f"{config.max_requests_in_flight_per_env_runner}")  # fmt: skip
         super().setup(config)
-        # Otherwise RLlib asks all runners for their connectors' states, and waits for the slowest.
+        # Otherwise RLlib requests the connector states of all runners and waits for the slowest.
         changed: Any = config.copy(copy_frozen=False)
         changed._dont_auto_sync_env_runner_states = True
         changed.freeze()
         self.config = changed
-        self._begun: dict[int, int] = {}  # runner -> number of the training step in which it began to sample
+        self._begun: dict[int, int] = {}  # runner -> index of the training step in which it began to sample
         self._number = 0  # of training steps in this process
 
     def training_step(self) -> None:
@@ -65,8 +65,8 @@ class FirstReadyPPO(PPO):
         sample = partial(sample_first_ready, connector_states=states, begun=self._begun, number=self._number)
         _sampling_by(sample, PPO.training_step)(self)
         group = self.env_runner_group
-        # Only runners that wait take part: what the others have gathered since they were last set is in their next
-        # state, too, and would count twice.
+        # Only waiting runners take part: statistics gathered by the others since their last update are also in their
+        # next state, and would count twice.
         if states or not group.num_remote_workers():
             _wait_for_weights(group, states, self.config.sync_filters_on_rollout_workers_timeout_s)
         if states or not group.num_remote_workers():
@@ -91,20 +91,20 @@ def sample_first_ready(
     sample_timeout_s: float | None = None,
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """Take the place of RLlib's `synchronous_parallel_sample()`, without waiting for all runners.
+    """Replace `synchronous_parallel_sample()` of RLlib, without waiting for all runners.
 
-    Runners that are still sampling when there are enough steps go on; a later call returns what they have sampled, with
-    the weights of the time at which they began.
+    Runners still sampling when there are enough steps continue; a later call returns their samples, made with the
+    weights at their start.
 
     Args:
-        worker_set: The algorithm's EnvRunnerGroup.
-        connector_states: Receives the states of the connectors of all runners that wait at the end, by runner.
-        begun: Number of the call in which a runner began what it samples now, by runner; it is updated.
-        number: Number of this call.
-        max_agent_steps: Number of agent steps to sample at least; None: of env steps.
-        max_env_steps: Number of env steps to sample at least.
-        sample_timeout_s: Seconds without any result after which the call returns what it has; None: no limit.
-        options: Other arguments, for RLlib's function, which samples if there are no remote runners.
+        worker_set: EnvRunnerGroup of the algorithm.
+        connector_states: Receives runner -> connector states of all runners waiting at the end.
+        begun: Runner -> index of the call in which it began its current sample; updated in place.
+        number: Index of this call.
+        max_agent_steps: Minimum number of agent steps to sample; None: count env steps.
+        max_env_steps: Minimum number of env steps to sample.
+        sample_timeout_s: Seconds without any result after which the call returns the samples received; None: no limit.
+        options: Other arguments of the RLlib function, which samples if there are no remote runners.
 
     Returns:
         (episodes, metrics of each sampled part).
@@ -117,7 +117,7 @@ def sample_first_ready(
     metrics: list[Any] = []
     n_steps, heard_at = 0, monotonic()
     busy: set[int] = set()
-    # After one call a runner has the latest weights in its queue; later ones were not sent while these waited there.
+    # After a call, a runner has the latest weights in its queue; later weights were not sent while these were queued.
     late = {runner for runner, began in begun.items() if began < number - 1}
     while n_steps < (max_agent_steps or max_env_steps or 1):
         healthy = set(worker_set.healthy_worker_ids())
@@ -125,7 +125,7 @@ def sample_first_ready(
         idle = healthy - busy
         waiting = late & connector_states.keys()
         for runner in idle if idle == waiting and not busy else idle - waiting:
-            if worker_set.foreach_env_runner_async(_sample, tag=TAG, remote_worker_ids=[runner]):  # 0: it samples
+            if worker_set.foreach_env_runner_async(_sample, tag=TAG, remote_worker_ids=[runner]):  # 0: it is sampling
                 connector_states.pop(runner, None)
                 begun[runner] = number
                 late.discard(runner)
@@ -148,7 +148,7 @@ def sample_first_ready(
 
 
 def _wait_for_weights(group: Any, states: dict[int, Any], timeout_s: float) -> None:
-    """Wait until these runners have taken the weights, and drop those that don't in time.
+    """Wait until these runners have received the weights, and drop runners that do not in time.
 
     RLlib sends no second state while one is pending.
     """
@@ -168,7 +168,7 @@ def _agent_steps(metrics: Any) -> int:
 
 
 def _sampling_by(sample: Callable[..., Any], training_step: Any) -> Any:
-    """Return the same method with another function in place of `synchronous_parallel_sample()`."""
+    """Return the same method with `synchronous_parallel_sample()` replaced by another function."""
     names = {**training_step.__globals__, synchronous_parallel_sample.__name__: sample}
     return FunctionType(
         training_step.__code__, names, training_step.__name__, training_step.__defaults__, training_step.__closure__

@@ -1,7 +1,7 @@
-"""The corrections of RLlib's defects that can be switched on.
+"""Optional corrections of RLlib defects.
 
-Defects by which RLlib raises errors, or loses or leaks data, are always corrected. The corrections in this module
-change data that RLlib returns but gets wrong; by default, these stay bit-identical to RLlib's. See docs/differences.md.
+Defects that make RLlib raise errors, or lose or leak data, are always corrected. The corrections in this module change
+data returned incorrectly by RLlib; by default, such data remains bit-identical to RLlib. See docs/differences.md.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,21 +15,21 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 from fastmarl.core.errors import ConfigError
 
 FIXES = {  # number, as in docs/differences.md -> alias
-    "01": "true_flags",  # a time limit truncates agents and episode, it terminates none
+    "01": "true_flags",  # a time limit truncates agents and episode instead of terminating them
     "04": "distinct_seeds",  # no two environments of all runners get the same seed
-    "05": "seed_once",  # a runner's first reset is seeded, not every call with num_episodes
+    "05": "seed_once",  # only the first reset of a runner is seeded, not every call with num_episodes
     "06": "unseeded_differ",  # without a seed, environments differ from each other
     "07": "stable_rows",  # the order of agents in a batch does not depend on PYTHONHASHSEED
-    "14": "time_maps",  # an agent that joins a continued chunk is found at its own env steps
+    "14": "time_maps",  # an agent that joins a continued chunk is found at the correct env steps
     "18": "count_actions",  # agent and module steps are actions taken, not observations
     "21": "common_infos",  # infos["__common__"] is kept, in custom_data["__common__"][env_t]
-    "28": "discrete_start",  # the start of a Discrete action space is added to what environments get
+    "28": "discrete_start",  # the start of a Discrete action space is added to actions passed to environments
     "45": "mixed_flags",  # an agent truncated after others died is not terminated (goes with 01)
-    "46": "distinct_names",  # agents whose ids have the same text (1 and "1") have metrics of their own
+    "46": "distinct_names",  # agents whose ids have the same text (1 and "1") have separate metrics
     "50": "seeded_random",  # random actions depend on the seed
-    "59": "first_episodes",  # num_episodes returns those that begin first, not those that end first
+    "59": "first_episodes",  # num_episodes returns the first episodes to begin, not the first to end
 }
-SAME_FLAGS = frozenset(("01", "45"))  # two symptoms of one cause
+SAME_FLAGS = frozenset(("01", "45"))  # two symptoms of the same cause
 
 
 def parse_fixes(fixes: Literal["all"] | Iterable[str]) -> frozenset[str]:
@@ -55,16 +55,16 @@ def parse_fixes(fixes: Literal["all"] | Iterable[str]) -> frozenset[str]:
 
 
 class VectorIndex:
-    """Counter of the envs made so far, the vector index of the next env."""
+    """Counter of the envs made, which is the vector index of the next env."""
 
     def __init__(self) -> None:
         self.next = 0
 
 
 def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
-    """Return a function that makes the configured env as RLlib does, but with a context of its own for each env.
+    """Return a function that makes the configured env as in RLlib, but with a separate context for each env.
 
-    Gymnasium deep-copies what it has registered, and a deep copy of a function is the function itself.
+    Gymnasium deep-copies its registry entries, and a deep copy of a function is the function itself.
 
     Args:
         env: `config.env`: a class, a function, or a name known to Ray or Gymnasium.
@@ -85,12 +85,12 @@ def env_seeds(runner: Any, seed: int | None, *, configured: int | None, is_first
     """Return the seeds for resetting the vector env, where RLlib would use `seed`.
 
     04: no two envs of all runners get the same seed. 05: only the first reset is seeded. 06: without a configured seed,
-    the seeds of the first reset come from the system's entropy, so that envs differ.
+    the seeds of the first reset come from system entropy, so that envs differ.
 
     Args:
         runner: The runner.
-        seed: RLlib's seed for this reset.
-        configured: The runner's seed.
+        seed: Seed used by RLlib for this reset.
+        configured: Seed of the runner.
         is_first: True if no env was reset before.
     """
     fixes = runner.fixes
@@ -104,7 +104,7 @@ def env_seeds(runner: Any, seed: int | None, *, configured: int | None, is_first
 
 
 def seed_action_spaces(runner: Any) -> None:
-    """Seed the action spaces by the configured seed, so that random actions depend on it, too (50)."""
+    """Seed the action spaces with the configured seed, so that random actions also depend on it (50)."""
     seeds = iter(_spawned([*_origin(runner), 1], 4096))
     for env in runner.env.envs:
         for agent_id in env.unwrapped.possible_agents:
@@ -116,6 +116,6 @@ def _origin(runner: Any) -> list[int]:
 
 
 def _spawned(entropy: list[int], n: int) -> list[int]:
-    """Return n seeds, which collide with those of other entropy only by chance; empty: use the system's entropy."""
+    """Return n seeds, which collide with seeds of other entropy only by chance; empty: use system entropy."""
     sequence = np.random.SeedSequence(entropy or None)
     return [int(child.generate_state(1)[0]) for child in sequence.spawn(n)]

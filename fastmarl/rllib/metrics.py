@@ -1,8 +1,8 @@
-"""Logs the metrics of RLlib's runner once a call instead of step by step, with the same keys, classes and values.
+"""Logs the metrics of the RLlib runner once per call instead of per step, with the same keys, classes and values.
 
-Times aside, `logger.reduce()` and an Algorithm's aggregates of it equal RLlib's, with two intended differences:
-counters without new values are 0 instead of NaN, and connectors' times at resets are not logged at the top of the tree,
-where RLlib puts them only because of a misspelt argument. The order of keys is that of a typical run.
+Times aside, `logger.reduce()` and its aggregates in an Algorithm are the same as in RLlib, with two intended
+differences: counters without new values are 0 instead of NaN, and connector times at resets are not logged at the top
+of the tree, where RLlib puts them only because of a misspelt argument. Keys are ordered as in a typical run.
 """
 
 import functools
@@ -34,7 +34,7 @@ _timer_name = functools.cache(to_snake_case)  # from the class name of a connect
 
 
 class RLlibMetrics:
-    """Logs a runner's counts and episodes in bulk.
+    """Logs the counts and episodes of a runner in bulk.
 
     Args:
         internals: An RLlib runner with connectors, a logger and a config.
@@ -46,15 +46,15 @@ class RLlibMetrics:
         self._names = names or {}
 
     def name_of(self, agent_id: Hashable) -> str:
-        """Return the key of an agent's metrics."""
+        """Return the metrics key of an agent."""
         return self._names.get(agent_id) or str(agent_id)
 
     # Calls of sample().
 
     def log_call(self, counts: CallCounts) -> None:
-        """Log the counts of a call, even of one that failed, because RLlib would have logged its steps, too.
+        """Log the counts of a call, even if it failed, because RLlib would also have logged its steps.
 
-        The runner's `_try_env_reset()` logs `env_reset_timer`.
+        `env_reset_timer` is logged in `_try_env_reset()` of the runner.
         """
         self._log_lengths(counts)
         seconds, internals = counts.seconds, self._internals
@@ -76,7 +76,7 @@ class RLlibMetrics:
             add_ones(self._stats((keys.NUM_EPISODES_LIFETIME,), reduce="lifetime_sum"), counts.episodes)
 
     def log_step(self, observed: Iterable[Hashable], episode: Any) -> None:
-        """Log one env step of RLlib's own loop, as its `_increase_sampled_metrics()` does, but with fewer calls."""
+        """Log an env step of the RLlib loop, like `_increase_sampled_metrics()`, but with fewer calls."""
         add_ones(self._stats((keys.NUM_ENV_STEPS_SAMPLED,), reduce="sum"), 1)
         add_ones(self._stats((keys.NUM_ENV_STEPS_SAMPLED_LIFETIME,), reduce="lifetime_sum", with_throughput=True), 1)
         if episode.is_done:
@@ -90,7 +90,7 @@ class RLlibMetrics:
             add_ones(self._stats((keys.NUM_MODULE_STEPS_SAMPLED_LIFETIME, module_id), reduce="lifetime_sum"), 1)
 
     def _log_lengths(self, counts: CallCounts) -> None:
-        """Log one value per pass of the env-to-module connectors, which is 0 after a reset."""
+        """Log one value per pass of the env-to-module connectors, 0 after a reset."""
         lengths = [0] * counts.resets + counts.lengths
         if lengths:
             for name in (keys.ENV_TO_MODULE_SUM_EPISODES_LENGTH_IN, keys.ENV_TO_MODULE_SUM_EPISODES_LENGTH_OUT):
@@ -111,7 +111,7 @@ class RLlibMetrics:
         self._log_observations(keys.NUM_MODULE_STEPS_SAMPLED_LIFETIME, "lifetime_sum", counts.module_observations)
 
     def _log_observations(self, name: str, reduce: str, counts: dict[Any, int]) -> None:
-        """Add to the counters `name/<id>`, without walking down the tree for each of maybe hundreds of ids."""
+        """Add to the counters `name/<id>`, without walking down the tree for each of possibly hundreds of ids."""
         branch = self._runner.metrics.stats.get(name, {})
         for id_, n in counts.items():
             key = self.name_of(id_)
@@ -119,13 +119,13 @@ class RLlibMetrics:
             add_ones(self._stats((name, key), reduce=reduce) if stats is None else stats, n)
 
     def _log_connectors(self, prefix: str, pipeline: Any, seconds: float, n: int) -> None:
-        """Log the time of a stage as its pipeline's, and 0 as that of the pipeline's pieces, which have not run."""
+        """Log the time of a stage for its pipeline, and 0 for the pipeline pieces, which have not run."""
         self._log_time((prefix, keys.CONNECTOR_PIPELINE_TIMER), seconds, n)
         for piece in pipeline.connectors:
             self._log_time((prefix, keys.TIMERS, keys.CONNECTOR_TIMERS, _timer_name(type(piece).__name__)), 0.0, n)
 
     def _log_time(self, path: Path, seconds: float, n: int) -> None:
-        """Log the total of `n` measurements, of which each counts as the mean."""
+        """Log the total of `n` measurements, each counted as the mean."""
         push_repeated(self._stats(path), seconds / n, n)
 
     # Episodes.
@@ -153,7 +153,7 @@ class RLlibMetrics:
         """Log the numbers of each id under `name/<id>`."""
         collected: dict[str, list] = {}
         for by_id in numbers:
-            for id_ in sorted(by_id):  # RLlib's logger sorts the keys
+            for id_ in sorted(by_id):  # the RLlib logger sorts the keys
                 collected.setdefault(id_, []).append(by_id[id_])
         for id_, values in collected.items():
             push_all(self._stats((name, id_), reduce="mean", window=window), values)
@@ -164,7 +164,7 @@ class RLlibMetrics:
     # Reports.
 
     def keep_counters_alive(self) -> None:
-        """Set counters to 0 that have not been logged since the last reduce(), where RLlib's become NaN."""
+        """Set counters not logged since the last reduce() to 0, instead of NaN as in RLlib."""
         for name in COUNTERS:
             branch = self._runner.metrics.stats.get(name, {})
             for stats in branch.values() if isinstance(branch, dict) else [branch]:
@@ -172,7 +172,7 @@ class RLlibMetrics:
                     stats.push(0)
 
     def _stats(self, path: Path, **options: Any) -> Any:
-        """Return the logger's stats at `path`; if missing, create an exponential mean, or the stats of `options`."""
+        """Return the logger stats at `path`; if missing, create an exponential mean, or the stats of `options`."""
         logger = self._runner.metrics
         node = logger.stats
         for key in path:
@@ -183,7 +183,7 @@ class RLlibMetrics:
 
 
 def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
-    """Return names for possible agents whose ids have the same text as another's, such as 1 and "1" (46)."""
+    """Return names for possible agents whose ids share the same text, such as 1 and "1" (46)."""
     agents = dict.fromkeys(agent_id for env in envs for agent_id in env.unwrapped.possible_agents)
     texts = Counter(str(agent_id) for agent_id in agents)
     return {
@@ -193,7 +193,7 @@ def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
     }
 
 
-# Many pushes at once. Classes other than RLlib's (see `stats_cls_lookup` in its config) get them one by one.
+# Many pushes together. Classes not from RLlib (see `stats_cls_lookup` in its config) get them one by one.
 
 
 def push_all(stats: Any, values: Sequence[Any]) -> None:
@@ -210,7 +210,7 @@ def push_all(stats: Any, values: Sequence[Any]) -> None:
 
 def _push_to_mean(stats: EmaStats, values: Sequence[float]) -> None:
     first = 0
-    while first < len(values) and stats._value != stats._value:  # RLlib keeps a first value as it is, even an int
+    while first < len(values) and stats._value != stats._value:  # RLlib keeps a first value unchanged, even an int
         stats.push(values[first])
         first += 1
     numbers = np.array(values[first:], np.float64)
@@ -219,11 +219,11 @@ def _push_to_mean(stats: EmaStats, values: Sequence[float]) -> None:
 
 
 def add_ones(stats: Any, n: int) -> None:
-    """Do `stats.push(1)` n > 0 times; bit-identical if `stats` has only got integers so far."""
+    """Do `stats.push(1)` n > 0 times; bit-identical if `stats` has received only integers."""
     if type(stats) is LifetimeSumStats:
         stats._lifetime_sum += n
     elif type(stats) is SumStats and stats._window is None and _are_integers(stats.values):
-        # RLlib keeps a first value as it is; sums are int64.
+        # RLlib keeps a first value unchanged; sums are int64.
         stats.values = [np.int64(stats.values[0] + n) if stats.values else (1 if n == 1 else np.int64(n))]
     else:
         push_all(stats, [1] * n)
@@ -244,20 +244,20 @@ def push_repeated(stats: Any, value: float, n: int) -> None:
 
 
 ACCELERATED = "num_accelerated_env_runners"
-SLOW_PATH = "num_slow_path_env_runners"  # by the code of a reason
+SLOW_PATH = "num_slow_path_env_runners"  # keyed by reason code
 RUNNER_COUNTS = (ACCELERATED, SLOW_PATH)
 
 
 class RunnerCount(LifetimeSumStats):
-    """Number of runners of a kind: 1 or 0 in a runner's logger, the sum over the reporting runners above it.
+    """Number of runners of a kind: 1 or 0 in the logger of a runner, the sum over the reporting runners above it.
 
-    RLlib's own sums would add up all reports, of which one runner may send several per result. This class keeps the
-    newest report of each runner since the last result. In checkpoints it looks like RLlib's class, so that they can be
-    restored without fastmarl. After such a restore, RLlib's class adds up changes: `_lifetime_sum` of a report is the
+    RLlib sums would add up all reports, although a runner may send several per result. This class keeps the latest
+    report of each runner since the last result. In checkpoints it looks like the RLlib class, so that they can be
+    restored without fastmarl. After such a restore, the RLlib class adds up changes: `_lifetime_sum` of a report is the
     difference from the previous one.
 
     Attributes:
-        runners: Worker index -> its newest count.
+        runners: Worker index -> latest count.
     """
 
     def __init__(self, **options: Any):
@@ -267,14 +267,14 @@ class RunnerCount(LifetimeSumStats):
         self._is_outdated = False
 
     def note(self, worker_index: int, count: int) -> None:
-        """Set a runner's own count."""
+        """Set the count of a single runner."""
         self.runners = {worker_index: count}
 
     def push(self, value: Any) -> None:
         """Do nothing, because `note()` sets the count."""
 
     def merge(self, incoming_stats: list[Any]) -> None:
-        """Merge the reports of runners. The first ones after a result replace all earlier ones."""
+        """Merge the reports of runners. The first reports after a result replace all earlier ones."""
         if self._is_outdated:
             self.runners, self._is_outdated = {}, False
         for each in incoming_stats:
@@ -287,7 +287,7 @@ class RunnerCount(LifetimeSumStats):
         return total if compile else [total]
 
     def reduce(self, compile: bool = True) -> Any:
-        """Return the sum, or a report of it; the sum stays until there are newer reports."""
+        """Return the sum, or a report of it; the sum remains until there are later reports."""
         total = sum(self.runners.values())
         self._is_outdated = not self.is_leaf
         if compile:
@@ -303,7 +303,7 @@ class RunnerCount(LifetimeSumStats):
 
 
 class RunnerCounts:
-    """The `RunnerCount`s in a runner's own logger.
+    """The `RunnerCount` objects in the logger of a runner.
 
     Args:
         worker_index: Index of the runner.
@@ -315,7 +315,7 @@ class RunnerCounts:
         self._slow_path: dict[str, RunnerCount] = {}
 
     def log(self, logger: Any, is_accelerated: bool, codes: set[str]) -> None:
-        """Put the counts into a runner's logger; codes that no longer apply count 0."""
+        """Put the counts into the logger of a runner; codes that no longer apply count 0."""
         for code in codes - self._slow_path.keys():
             self._slow_path[code] = RunnerCount()
         self._accelerated.note(self._worker_index, int(is_accelerated))

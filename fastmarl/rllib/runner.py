@@ -1,4 +1,4 @@
-"""RLlib's env runner, sampling with fastmarl's core."""
+"""The RLlib env runner, sampling with the fastmarl core."""
 
 import logging
 from functools import cache
@@ -28,31 +28,31 @@ from fastmarl.rllib.store.records import ChunkNumbers, summed_up
 
 logger = logging.getLogger(__name__)
 SAMPLERS = ("exact", "fast")
-MOST_RESTARTS = 10  # in succession, of one env
+MOST_RESTARTS = 10  # consecutive, of the same env
 
 
 class MultiAgentEnvRunner(RLlibEnvRunner):
-    """Replaces RLlib's class of the same name; returns the same episodes.
+    """Replaces the RLlib class of the same name; returns the same episodes.
 
     ```python
     config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)
     ```
 
     Args:
-        config: RLlib's AlgorithmConfig.
-        kwargs: Other arguments of RLlib's class.
+        config: AlgorithmConfig of RLlib.
+        kwargs: Other arguments of the RLlib class.
 
     Attributes:
-        fixes: Numbers of the corrections that are switched on; see docs/differences.md.
+        fixes: Numbers of the enabled corrections; see docs/differences.md.
         sampler: "exact" or "fast".
-        read_by_others: Names of attributes that code outside of fastmarl has read while fastmarl sampled, in order.
+        read_by_others: Names of attributes read by code outside of fastmarl while fastmarl sampled, in order.
     """
 
     fixes: ClassVar[frozenset[str]] = frozenset()
     sampler: ClassVar[str] = "exact"
     episode_class: ClassVar[type[MultiAgentEpisode]] = MultiAgentEpisode
     _fast: FastSampler | None = None
-    _lends_earlier_chunks = False  # true if RLlib's own method reads EARLIER next
+    _lends_earlier_chunks = False  # True if the RLlib method reads EARLIER next
 
     _ongoing_episodes = of_loop(EPISODES)
     _ongoing_episodes_for_metrics = of_loop(EARLIER)
@@ -65,8 +65,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         """Return a variant of this class with other options, which can be sent to remote runners.
 
         Args:
-            fixes: "all", or names or numbers of corrections to data that RLlib records wrongly.
-            sampler: "exact": the same random draws as RLlib; "fast": other draws from the same distributions.
+            fixes: "all", or names or numbers of corrections to data recorded incorrectly by RLlib.
+            sampler: "exact": the same random numbers as RLlib; "fast": different samples from the same distributions.
         """
         return variant(cls, parse_fixes(fixes), sampler)
 
@@ -76,10 +76,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self.__dict__ = Attributes(self)
         self._internals = Internals(self)
         self._calls = CallGuard()
-        self._is_intact = True  # true if the last call of `_sample()` ran to its end
-        self._kept: list[Any] = []  # episodes that a failed call has built but not returned
+        self._is_intact = True  # True if the last call of `_sample()` completed
+        self._kept: list[Any] = []  # episodes built but not returned by a failed call
         self._unreturned: list[Any] = []  # result of `_sample()`, until `sample()` returns it
-        self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes that ended since the last get_metrics()
+        self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes finished since the last get_metrics()
         self._reasons: list[Reason] = []
         self._was_seeded = False
         self._vector_index = VectorIndex()
@@ -93,17 +93,18 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     # Sampling.
 
     def sample(self, **arguments: Any) -> list[Any]:
-        """Sample as RLlib's method does.
+        """Sample like the RLlib method.
 
-        If a call fails, the next one returns the episodes that had finished. After an interrupt in `on_sample_end`, it
-        returns all that was sampled.
+        If a call fails, the next one returns the finished episodes. After an interrupt in `on_sample_end`, it returns
+        everything that was sampled.
 
         Args:
-            arguments: Those of RLlib's method.
+            arguments: Arguments of the RLlib method.
 
         Raises:
-            RunnerBusyError: If a call is under way.
-            UserExitError: If an env, a module or a callback called `sys.exit()`, which silently ends RLlib's program.
+            RunnerBusyError: If a call is running.
+            UserExitError: If an env, a module or a callback called `sys.exit()`, which silently exits the program in
+                RLlib.
         """
         self._calls.check("sample()")
         self.__dict__.update(_kept=[*self._unreturned, *self._kept], _unreturned=[])  # one atomic update
@@ -111,7 +112,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             with exits_as_errors():
                 episodes = super().sample(**arguments)
         except Exception:
-            self._unreturned = []  # on_sample_end failed: drop them, as RLlib does, or it might fail again and again
+            self._unreturned = []  # on_sample_end failed: drop them as in RLlib, or it might fail again and again
             raise
         self._unreturned = []  # no call follows, so no signal handler runs before the caller has the episodes
         return episodes
@@ -131,7 +132,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             self._fast = None
         self._choose_path(self._needs_initial_reset or force_reset or num_episodes is not None, explore)
         fast = self._fast
-        self._is_intact = fast is None  # RLlib's own loop has no parts that need rebuilding
+        self._is_intact = fast is None  # the RLlib loop has no parts that need rebuilding
         if fast is None:
             self._kept += super()._sample(**request._asdict())
         else:
@@ -144,10 +145,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         return self._unreturned
 
     def _choose_path(self, resets: bool, explore: bool) -> None:
-        """Use the fast path if it provably equals RLlib's loop, or else RLlib's loop.
+        """Use the fast path if it is provably equivalent to the RLlib loop, or else the RLlib loop.
 
         Args:
-            resets: True if no running episode continues. Running episodes stay in RLlib's loop, or move to it.
+            resets: True if no running episode continues. Running episodes remain in the RLlib loop, or move to it.
             explore: True if the next steps explore.
         """
         if self._fast is None and not resets:
@@ -170,12 +171,12 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     @property
     def slow_path_reasons(self) -> list[str]:
-        """Reasons why RLlib's own loop samples, each a part of a sentence; empty if fastmarl samples."""
+        """Reasons why the RLlib loop samples, each a part of a sentence; empty if fastmarl samples."""
         return [reason.text for reason in self._reasons]
 
     @property
     def slow_path_codes(self) -> list[str]:
-        """Codes of `slow_path_reasons`, without repetitions; docs/rllib.md lists them."""
+        """Codes of `slow_path_reasons`, without duplicates; docs/rllib.md lists them."""
         return [*dict.fromkeys(reason.code for reason in self._reasons)]
 
     @property
@@ -193,8 +194,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         return dict.fromkeys(self.module.keys(), "torch: RLlib's own loop samples")
 
     def get_metrics(self) -> Any:
-        """Reduce and return the metrics logged since the last call, as RLlib's method does."""
-        if self._fast is not None and self._loop["_done_episodes_for_metrics"]:  # RLlib's method logs all, in order
+        """Reduce and return the metrics logged since the last call, like the RLlib method."""
+        if self._fast is not None and self._loop["_done_episodes_for_metrics"]:  # the RLlib method logs all, in order
             give_back(self._internals)
         name_of = self._bulk_metrics.name_of
         self._bulk_metrics.log_episodes([summed_up(chunks, name_of) for chunks in self._finished_numbers])
@@ -202,19 +203,19 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._bulk_metrics.keep_counters_alive()
         if self.is_accelerated is not None:
             self._runner_counts.log(self.metrics, self.is_accelerated, set(self.slow_path_codes))
-        fast, self._fast = self._fast, None  # RLlib's method reads the state of its loop
+        fast, self._fast = self._fast, None  # the RLlib method reads the state of its loop
         try:
             return super().get_metrics()
         finally:
             self._fast = fast
 
-    # The attributes of RLlib's loop.
+    # Attributes of the RLlib loop.
 
     def _show(self, name: str, fast: FastSampler) -> Any:
-        """Return RLlib's value of an attribute while fastmarl samples.
+        """Return the value an attribute would have in RLlib while fastmarl samples.
 
         Raises:
-            RunningEpisodeError: If fastmarl can't make it now.
+            RunningEpisodeError: If fastmarl cannot produce it now.
         """
         if name == EARLIER and self._lends_earlier_chunks:
             self._lends_earlier_chunks = False
@@ -230,7 +231,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         return self._loop[name]
 
     def _leave_fast_path(self, name: str, fast: FastSampler) -> None:
-        """Hand the running episodes over to RLlib's loop between two calls, because of the attribute `name`."""
+        """Hand the running episodes over to the RLlib loop between two calls, because of the attribute `name`."""
         self.read_by_others[name] = None
         if self._calls.running is not None:
             raise RunningEpisodeError(f"the runner's {name} can't be set while sample() runs; set it between calls")
@@ -244,10 +245,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._reasons = [*reads(self)]
         logger.warning("RLlib's own loop samples, which is slow: %s.", self._reasons[-1].text)
 
-    # RLlib's own loop.
+    # The RLlib loop.
 
     def _new_episode(self, env_index: int, episodes: list | None = None) -> None:
-        """Make an episode of fastmarl's class, in RLlib's own loop."""
+        """Make an episode of the fastmarl class, in the RLlib loop."""
         env = self.env.envs[env_index].unwrapped
         episodes = self._ongoing_episodes if episodes is None else episodes
         episodes[env_index] = self.episode_class(
@@ -258,19 +259,19 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._make_on_episode_callback("on_episode_created", env_index, episodes)
 
     def _increase_sampled_metrics(self, num_steps: int, next_obs: dict, episode: Any) -> int:
-        """Log the metrics of an env step, in RLlib's own loop."""
+        """Log the metrics of an env step, in the RLlib loop."""
         if num_steps != 1:
             return super()._increase_sampled_metrics(num_steps, next_obs, episode)
         self._bulk_metrics.log_step(next_obs, episode)
         return num_steps
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the state as RLlib's method does, but without weights if there is no module.
+        """Return the state like the RLlib method, but without weights if there is no module.
 
         Args:
             components: Names of the components to return; None: all.
             not_components: Names of components to leave out.
-            kwargs: Passed to RLlib's method.
+            kwargs: Passed to the RLlib method.
         """
         if self.module is None:
             not_components = [*force_list(not_components), COMPONENT_RL_MODULE]
@@ -286,13 +287,13 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     @exits_as_errors()
     def make_module(self) -> None:
-        """Create the module as RLlib's method does."""
+        """Create the module like the RLlib method."""
         self._calls.check("make_module()")
         super().make_module()
 
     @exits_as_errors()
     def stop(self) -> None:
-        """Close the envs as RLlib's method does."""
+        """Close the envs like the RLlib method."""
         self._calls.check("stop()")
         super().stop()
 
@@ -324,7 +325,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         raise AssertionError
 
     def _try_env_step(self, actions: Any) -> Any:
-        """Treat an env that exits as failed, in RLlib's own loop, which only handles errors."""
+        """Treat an env that exits as failed, in the RLlib loop, which only handles errors."""
         try:
             return super()._try_env_step(actions)
         except SystemExit as raised:
@@ -337,7 +338,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             return ENV_STEP_FAILURE
 
     def restart_env(self, env_index: int, error: Exception) -> None:
-        """Create the env `env_index`, which failed with `error`, again.
+        """Recreate the env `env_index`, which failed with `error`.
 
         Raises:
             RuntimeError: If `restart_failed_sub_environments` is not set.
@@ -361,7 +362,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         envs[env_index] = gym.make(envs[env_index].unwrapped.spec)
 
     def _remake_env(self) -> None:
-        """Create the envs again, keeping the fast path, and without checking them: a flaky env might not pass twice."""
+        """Recreate the envs, keeping the fast path and without checking them: a flaky env might not pass twice."""
         fast, checks = self._fast, self.config.disable_env_checking
         self.config.disable_env_checking = True
         try:
@@ -370,7 +371,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             self._fast, self.config.disable_env_checking = fast, checks
 
     def reset_env(self, env_index: int) -> tuple[dict, dict]:
-        """Reset env `env_index`, which was created again, with its first seed; returns (observations, infos)."""
+        """Reset env `env_index`, which was recreated, with its first seed; returns (observations, infos)."""
         seed = None if self._seed is None else self._seed + env_index
         for attempt in range(MOST_RESTARTS):
             try:
@@ -386,16 +387,16 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 def variant(cls: type, fixes: frozenset[str], sampler: str) -> type:
     """Return the variant of a runner class with these options, cached.
 
-    Variants of fastmarl's own class pickle by import. A subclass may be defined in a notebook, so cloudpickle sends its
-    variants by value, and those of their bases that are in a module by import.
+    Variants of the fastmarl class are pickled by import. A subclass may be defined in a notebook, so cloudpickle sends
+    its variants by value, and their base classes defined in modules by import.
 
     Args:
-        cls: fastmarl's runner class, a subclass of it, or a variant of either, whose options are replaced.
+        cls: The fastmarl runner class, a subclass of it, or a variant of either, whose options are replaced.
         fixes: Numbers of corrections, from `parse_fixes()`.
         sampler: "exact" or "fast".
 
     Raises:
-        ConfigError: If there is no such sampler.
+        ConfigError: If the sampler is unknown.
     """
     if sampler not in SAMPLERS:
         raise ConfigError(f"sampler must be one of {list(SAMPLERS)}, got {sampler!r}")

@@ -1,4 +1,4 @@
-"""RLlib's own classes under fastmarl's names, for versions of Ray that fastmarl was not tested with."""
+"""RLlib classes with the names used in fastmarl, for versions of Ray not tested with fastmarl."""
 
 import logging
 from typing import Any, ClassVar, Literal
@@ -15,7 +15,7 @@ TESTED = ("2.58.0", "2.58.1", "2.59.0", "2.60.0")
 
 
 def untested_ray() -> str | None:
-    """Return the reason why the fast path can't run with the installed version of Ray, or None if it can."""
+    """Return the reason why the fast path cannot run with the installed version of Ray, or None if it can."""
     if ray.__version__ in TESTED:
         return None
     return f"Ray {ray.__version__} is not one of the versions that fastmarl was tested with ({', '.join(TESTED)})"
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class MultiAgentEnvRunner(RLlibEnvRunner):
-    """RLlib's class with a warning, and with the attributes of fastmarl.rllib.runner.MultiAgentEnvRunner."""
+    """The RLlib class with a warning and with the attributes of fastmarl.rllib.runner.MultiAgentEnvRunner."""
 
     fixes: ClassVar[frozenset[str]] = frozenset()
     sampler: ClassVar[str] = "exact"
@@ -50,14 +50,14 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         super().__init__(config=config, **kwargs)
 
     def get_metrics(self) -> Any:
-        """Return RLlib's metrics, with counts of 0 and 1 instead of sums over runners, which need RLlib's internals."""
+        """Return the RLlib metrics, with counts of 0 and 1 instead of sums over runners, which need RLlib internals."""
         self.metrics.log_value("num_accelerated_env_runners", 0, reduce="max")
         self.metrics.log_value(("num_slow_path_env_runners", *self.slow_path_codes), 1, reduce="max")
         return super().get_metrics()
 
 
 class RolloutWorker(RLlibWorker):
-    """RLlib's class with a warning."""
+    """The RLlib class with a warning."""
 
     is_accelerated: ClassVar[bool] = False
     inference_backends: ClassVar[dict[str, str]] = {}
@@ -69,7 +69,7 @@ class RolloutWorker(RLlibWorker):
 
 
 class PPOTorchLearner(RLlibLearner):
-    """RLlib's class with a warning."""
+    """The RLlib class with a warning."""
 
     @classmethod
     def options(cls, *, update: Literal["exact", "fast"] = "exact") -> type["PPOTorchLearner"]:

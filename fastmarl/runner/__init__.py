@@ -1,1 +1,1 @@
-"""The runner, which samples with envs and modules and keeps their state."""
+"""The runner, which samples from envs with modules and manages their state."""

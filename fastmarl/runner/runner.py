@@ -1,4 +1,4 @@
-"""The standalone runner, which users call. It forwards each method to one of its parts, one call at a time."""
+"""The standalone runner. It forwards each method to one of its parts and allows one call at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -31,23 +31,24 @@ from fastmarl.runner.state.state import RunnerState
 
 @public("fastmarl")
 class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
-    """Samples episodes of several agents in several envs, with the API of RLlib's class of the same name.
+    """Samples multi-agent episodes from several envs, with the API of the RLlib class of the same name.
 
     ```python
     runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env="mpe2.simple_spread_v3"))
     episodes = runner.sample(num_timesteps=1000)
     ```
 
-    As a context manager it stops at the end of the `with` block.
+    Used as a context manager, it stops at the end of the `with` block.
 
     Args:
         config: The options.
-        worker_index: Index of this runner; overrides the config's.
-        num_workers: Number of runners; overrides the config's `num_env_runners`.
-        recreated_worker: True if it replaces a runner that was lost; its `incarnation` is then one higher.
+        worker_index: Index of this runner; overrides `worker_index` of the config.
+        num_workers: Number of runners; overrides `num_env_runners` of the config.
+        recreated_worker: True if this runner replaces a lost one; its `incarnation` is then one higher.
         spaces: Kept as an attribute, not used.
         tune_trial_id: Kept as an attribute, not used.
-        kwargs: Other arguments of RLlib's class, which have no effect there either. Unknown ones raise a warning.
+        kwargs: Other arguments of the RLlib class, which have no effect there either. Unknown arguments raise a
+            warning.
     """
 
     @exits_as_errors()
@@ -122,13 +123,13 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         runner.make_env()
         ```
 
-        The copy is checked at once. Options of the envs take effect with the next `make_env()`, those of the modules
-        with the next `make_module()`, and others with the next call of `sample()`; docs/options.md has a table.
-        `add_module()` and similar methods replace the config, too.
+        The copy is validated immediately. Env options take effect with the next `make_env()`, module options with the
+        next `make_module()`, and all others with the next call of `sample()`; see the table in docs/options.md.
+        `add_module()` and similar methods also replace the config.
 
         Raises:
-            ConfigError: If an option is invalid, or can't change after the runner was made. Nothing was changed.
-            EnvCheckError: If `env` is not an environment. Nothing was changed.
+            ConfigError: If an option is invalid, or cannot change after the runner is created. Nothing is changed.
+            EnvCheckError: If `env` is not an environment. Nothing is changed.
         """
         return self._resources.wanted
 
@@ -148,7 +149,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @property
     def env(self) -> Any:
-        """The vector of envs; `env.envs` lists the envs (or their batches: one, or `worker_num_splits`)."""
+        """The vector of envs; `env.envs` lists the envs (or their batches: a single one, or `worker_num_splits`)."""
         return self._sampling.rollout.env
 
     @property
@@ -158,22 +159,22 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @property
     def env_to_module(self) -> EnvToModule:
-        """Connectors by module id, and their state; see docs/connectors.md."""
+        """Module id -> connectors, with their state; see docs/connectors.md."""
         return self._resources.env_to_module
 
     @property
     def module_to_env(self) -> EnvToModule:
-        """Connectors by module id, and the state of those that change outputs and actions."""
+        """Module id -> connectors, with the state of connectors that change outputs and actions."""
         return self._resources.env_to_module.sides()["module_to_env_connector"]
 
     @property
     def running_episodes(self) -> set[str]:
-        """Ids of the running episodes, which the next `sample()` continues."""
+        """Ids of the running episodes, to be continued by the next `sample()`."""
         return self._sampling.running_episodes()
 
     @property
     def metrics(self) -> MetricsLogger:
-        """Logger for values of callbacks (`log_value`), which also looks up the runner's counts (`peek`)."""
+        """Logger for values from callbacks (`log_value`), which also reads the counters of the runner (`peek`)."""
         return self._resources.metrics
 
     @property
@@ -183,20 +184,20 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @property
     def inference_backends(self) -> dict[str, str]:
-        """Inference backend by module id; see docs/inference.md.
+        """Module id -> inference backend; see docs/inference.md.
 
         It is "native", "cuda graph" with the number of batch sizes, or "torch" (or "torch.compile") with the reason why
-        the others can't run the module.
+        the others cannot run the module.
         """
         policies = self._sampling.rollout.policies
         return {module_id: policies.backend(module_id) for module_id in self.module}
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
-        """Return the spaces of modules and envs.
+        """Return the spaces of the modules and envs.
 
         Returns:
-            (observation space, action space) by module id, and those of one env (Dict spaces by agent id) under
-            "__env__" and "__env_single__".
+            Dict of module id -> (observation space, action space). The keys "__env__" and "__env_single__" contain the
+            spaces of a single env, as Dict spaces keyed by agent id.
         """
         envs = self._resources.envs
         agents = {agent: envs.spaces(0, agent) for agent in envs.named_agents}
@@ -208,11 +209,11 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return {"__env__": of_env, "__env_single__": of_env, **of_modules}
 
     def get_metrics(self) -> dict[str, Any]:
-        """Return all metrics since the last call, and start over.
+        """Return all metrics since the last call and start over.
 
         Returns:
-            Nested dict of plain numbers under RLlib's keys: counts and times since the last call, and statistics of the
-            last `metrics_num_episodes_for_smoothing` episodes (see docs/metrics.md).
+            Nested dict of plain numbers with the keys used in RLlib: counts and times since the last call, and
+            statistics of the last `metrics_num_episodes_for_smoothing` episodes (see docs/metrics.md).
         """
         return self._resources.counts.report(self._resources.weights_seq_no, self.module)
 
@@ -227,34 +228,34 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[MultiAgentEpisode]:
-        """Step all envs, and return the sampled episodes.
+        """Step all envs and return the sampled episodes.
 
         Args:
-            num_timesteps: Least number of env steps (or agent steps, by `count_steps_by`) over all envs; running
-                episodes are cut, and the next call continues them.
-            num_episodes: Exact number of whole episodes: those that begin first, however long they take. Running
-                episodes are dropped first. An env without another episode to begin rests until the others are done.
+            num_timesteps: Minimum number of env steps (or agent steps, see `count_steps_by`) over all envs. Running
+                episodes are cut and continued by the next call.
+            num_episodes: Exact number of complete episodes: the first ones to begin, regardless of their length.
+                Running episodes are dropped first. Envs with no further episode to begin rest until the others finish.
                 Without either number: `rollout_fragment_length` steps of each env, or
-                (`batch_mode="complete_episodes"`) one whole episode of each.
-            explore: Sample actions; False: take the most likely ones. None: as configured.
+                (`batch_mode="complete_episodes"`) one complete episode of each.
+            explore: Sample actions; False: take the most likely actions. None: as configured.
             random_actions: Act uniformly at random, without the modules.
             force_reset: Drop running episodes first.
 
         Returns:
-            Chunks of episodes: finished ones in the order in which they finished, then running ones by env index.
+            Chunks of episodes: finished episodes in the order in which they finished, then running episodes by env
+            index.
 
         Raises:
             MultiAgentEnvError, ModuleOutputError: If an env or a module returns something invalid. Running episodes are
-                then dropped, and the next call returns the episodes that had finished. This also holds for errors of
-                envs, which propagate, and for interrupts.
-            OfflineError: If files of `output` could not be written. The next call tries again, and returns the
-                episodes.
-            RunnerBusyError: If another call is under way, and continues.
+                then dropped, and the next call returns the finished episodes. The same applies to errors of envs, which
+                propagate, and to interrupts.
+            OfflineError: If files of `output` could not be written. The next call tries again and returns the episodes.
+            RunnerBusyError: If another call is running; that call continues.
         """
         self.assert_healthy()
         request = Request(num_timesteps, num_episodes, explore, random_actions, force_reset)
         self._calls.run("sample()", self._sampling.sample, {"request": request})
-        # No call follows, so no signal is handled before the caller has the episodes.
+        # Nothing is called after this, so no signal is handled before the caller has the episodes.
         episodes, self._sampling.unreturned = self._sampling.unreturned, []
         return episodes
 
@@ -264,33 +265,33 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return episodes, self.get_state(not_components="rl_module"), self.get_metrics()
 
     def run(self) -> Iterator[list[MultiAgentEpisode]]:
-        """Call `sample()` for ever, with the configured amounts."""
+        """Yield from `sample()` indefinitely, with the configured amounts."""
         while True:
             yield self.sample()
 
     def evaluate(
         self, num_episodes: int, *, seeds: Sequence[int] | None = None, explore: bool = False
     ) -> list[MultiAgentEpisode]:
-        """Sample whole episodes to evaluate the modules.
+        """Sample complete episodes to evaluate the modules.
 
-        Env k % num_envs makes episode k of n, so env i makes n // num_envs episodes, and one more if i < n % num_envs;
-        no episode is chosen by its length. The state of connectors is used and stays unchanged, as do counters, metrics
-        except failures, and random streams. Callbacks are not called. Running episodes are dropped; the next `sample()`
-        begins new ones.
+        Episode k of n runs in env k % num_envs, so env i runs n // num_envs episodes, plus one if i < n % num_envs; the
+        selection does not depend on episode length. Connector state is used but not changed; counters, metrics except
+        failures, and random streams are also unchanged. Callbacks are not called. Running episodes are dropped; the
+        next `sample()` begins new episodes.
 
         Args:
             num_episodes: Number of episodes, n; at least 1.
-            seeds: Seeds of the resets, n integers. None: in a runner with a seed, seeds that differ from those of
-                training and are the same in each call; without a seed, none.
-            explore: Sample actions; False: take the most likely ones.
+            seeds: Seeds of the resets, n integers. None: if the runner has a seed, fixed seeds that differ from the
+                training seeds and are the same in each call; otherwise no seeds.
+            explore: Sample actions; False: take the most likely actions.
 
         Returns:
-            The episodes in the order of `seeds`; one in which an agent has respawned is in several chunks. Episodes
+            The episodes in the order of `seeds`; an episode in which an agent respawned is in several chunks. Episodes
             that finished in a failed call come first.
 
         Raises:
-            ConfigError: If a number is invalid, or a batch that steps in arrays can't be seeded for each episode.
-            Exception: Any error of `sample()`. The next call of `evaluate()` returns episodes that had finished.
+            ConfigError: If a number is invalid, or an array-based batch cannot be seeded per episode.
+            Exception: Any error of `sample()`. The next call of `evaluate()` returns the finished episodes.
         """
         self.assert_healthy()
         arguments = {"num_episodes": num_episodes, "seeds": seeds, "explore": explore}
@@ -301,16 +302,16 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     # Envs and modules.
 
     def make_env(self) -> None:
-        """Close the envs and create new ones by the current `config`; running episodes are dropped.
+        """Close the envs and create new ones from the current `config`; running episodes are dropped.
 
-        An error in closing an old env is only a warning. After any other error the runner has no envs, and this method
+        Errors while closing old envs are only warnings. After any other error the runner has no envs, and this method
         must be called again before the next `sample()`. If the new envs have other spaces, call `make_module()` next.
         """
         self._check_not_stopped()
         self._calls.run("make_env()", self._sampling.make_env, {})
 
     def make_module(self) -> None:
-        """Create new modules by the current `config`; running episodes are dropped.
+        """Create new modules from the current `config`; running episodes are dropped.
 
         Modules have fresh weights unless they are given as instances. Connectors keep their state unless their option
         or their spaces have changed.
@@ -325,18 +326,18 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return "pong"
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return `func(runner, ...)`. Errors propagate, whereas RLlib's runner ends its process."""
+        """Return `func(runner, ...)`. Errors propagate, whereas the RLlib runner exits its process."""
         return func(self, *args, **kwargs)
 
     # Stopping.
 
     def assert_healthy(self) -> None:
-        """Raise RunnerStoppedError after `stop()`, or after a failed `make_env()` that left no envs."""
+        """Raise RunnerStoppedError after `stop()`, or if a failed `make_env()` left no envs."""
         self._check_not_stopped()
         self._resources.check_envs()
 
     def _check_changeable(self, method: str) -> None:
-        """Check that modules may change: between calls, or in callbacks of the call under way."""
+        """Check that modules may change: between calls, or in callbacks of the running call."""
         self._check_not_stopped()
         self._calls.check(method, or_within=True)
 
@@ -347,10 +348,10 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @exits_as_errors()
     def stop(self) -> None:
-        """Close the envs and files. It may be called twice, and then completes an interrupted stop.
+        """Close the envs and files. It can be called again, which completes an interrupted stop.
 
         Raises:
-            RunnerBusyError: If a call that needs the envs is under way.
+            RunnerBusyError: If a call that needs the envs is running.
             OfflineError: If files of `output` could not be written.
         """
         self._calls.check("stop()")
@@ -373,16 +374,16 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 def begin_increments(runner: MultiAgentEnvRunner) -> None:
     """Start counting for `take_increment()`, right after the runner is made.
 
-    The first increment has the values that callbacks logged when the envs were made.
+    The first increment includes values logged by callbacks when the envs were made.
     """
     runner._resources.metrics.begin_journal()
 
 
 def take_increment(runner: MultiAgentEnvRunner) -> Increment:
-    """Return the counts since the last call, to aggregate several runners; see `RunnerMetrics`."""
+    """Return the counts since the last call, for aggregation over several runners; see `RunnerMetrics`."""
     return runner._resources.counts.take_increment()
 
 
 def begin_schedules(runner: MultiAgentEnvRunner, steps: Mapping[str, int]) -> None:
-    """Let modules that explore by a schedule continue from these numbers of env steps, by module id."""
+    """Continue exploration schedules from these env steps, given as module id -> number of env steps."""
     runner._resources.steps_before = dict(steps)

@@ -1,4 +1,4 @@
-"""Checks of your own environment before training, and small environments for tests."""
+"""Checks for custom environments before training, and small environments for tests."""
 
 from fastmarl.testing.check import check_env as check_env
 from fastmarl.testing.kit import ClockEnv as ClockEnv

@@ -1,4 +1,4 @@
-"""Plays a batch of envs for `check_env`, and inspects everything that it writes."""
+"""Plays a batch of envs for `check_env` and inspects everything it writes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fastmarl.testing.findings import MASK_KIND
 from fastmarl.testing.play import IDLE_STEPS, REPLAYED_STEPS, AnyPlay, UnplayableError
 from fastmarl.testing.report import Findings
 
-OTHERWISE_UNWRITTEN = 0x5A  # byte that fills observations beforehand when the batch is played again
-EARLY_RESETS = 0.05  # fraction of the disturbing envs that is reset early in each step
+OTHERWISE_UNWRITTEN = 0x5A  # byte that fills observations beforehand in a replay of the batch
+EARLY_RESETS = 0.05  # fraction of the disturbing envs reset early in each step
 
 
 class BatchPlay(AnyPlay):
@@ -28,13 +28,13 @@ class BatchPlay(AnyPlay):
     def __init__(self, env: ArrayEnv, findings: Findings, seed: int, late_rewards: bool, respawn: bool):
         super().__init__(env, findings, seed, late_rewards, respawn)
         self._groups: dict[str, PlayedGroup] = {}
-        self._trace: list[tuple[dict[str, Any], list[bytes]]] = []  # (actions, what each env reported), by step
+        self._trace: list[tuple[dict[str, Any], list[bytes]]] = []  # (actions, report of each env), per step
         self._t_E, self._episode_E = np.zeros((2, env.num_envs), np.int64)
-        self._began: list[bytes] = []  # what each env reported in its first reset
+        self._began: list[bytes] = []  # report of each env in its first reset
         self._keeps = False  # True once the env is known to keep arrays
 
     def _prepare(self) -> None:
-        """Check the groups' spaces."""
+        """Check the spaces of all groups."""
         for number, (name, agents) in enumerate(self._env.groups.items()):
             try:
                 self._groups[name] = PlayedGroup(self._env, agents, self._seed + number)
@@ -44,7 +44,7 @@ class BatchPlay(AnyPlay):
             raise UnplayableError
 
     def play(self, steps: int) -> None:
-        """Let every env make `steps` steps, then repeat the first ones."""
+        """Make `steps` steps in every env, then repeat the first ones."""
         self._prepare()
         self._began = self._reset(np.arange(self._env.num_envs), UNWRITTEN, seeded=True)
         for step in range(steps):
@@ -66,7 +66,7 @@ class BatchPlay(AnyPlay):
         self._look_for_differences()
 
     def _look_for_differences(self) -> None:
-        """Check that a replay gives the same, whatever the arrays held before and whatever other envs do."""
+        """Check that a replay gives the same results, regardless of initial array contents and other envs."""
         everybody = np.arange(self._env.num_envs)
         if self._replay_differs(everybody, everybody[:0]):
             text = (f"changed although reset(seeds=[{self._seed}, ...]) and the actions were the same; draw all "
@@ -79,7 +79,7 @@ class BatchPlay(AnyPlay):
             self._findings.note("neighbours", text)
 
     def _replay_differs(self, same: np.ndarray, other: np.ndarray) -> bool:
-        """Repeat the first steps while envs in `other` disturb; returns True if envs in `same` report otherwise."""
+        """Repeat the first steps while envs in `other` disturb; returns True if reports of envs in `same` differ."""
         rng = np.random.default_rng(self._seed)
         began = self._reset(np.arange(self._env.num_envs), OTHERWISE_UNWRITTEN, seeded=True)
         if any(began[e] != self._began[e] for e in same.tolist()):
@@ -105,14 +105,14 @@ class BatchPlay(AnyPlay):
         return {name: group.draw(rng) for name, group in self._groups.items()}
 
     def _reset_those(self, over: np.ndarray, said: list[bytes], byte: int) -> list[bytes]:
-        """Reset the envs whose episode is over; returns `said`, extended by what these envs report now."""
+        """Reset the envs whose episode is over; returns `said`, updated with the new reports of these envs."""
         if not over.any():
             return said
         began = self._reset(np.flatnonzero(over), byte, seeded=False)
         return [before + now if is_new else before for before, now, is_new in zip(said, began, over, strict=True)]
 
     def _reset(self, env_indices: np.ndarray, byte: int, *, seeded: bool) -> list[bytes]:
-        """Reset these envs; returns what each env reports."""
+        """Reset these envs; returns the report of each env."""
         seeds = [self._seed + e for e in env_indices.tolist()] if seeded else None
         out = self._arrays(byte)
         self._t_E[env_indices] = 0
@@ -135,7 +135,7 @@ class BatchPlay(AnyPlay):
         return said
 
     def _step(self, actions: dict[str, Any], byte: int) -> tuple[StepArrays, list[bytes]]:
-        """Step the batch; returns a copy of the results, and what each env reports."""
+        """Step the batch; returns a copy of the results and the report of each env."""
         out = self._arrays(byte)
         for name, group in self._groups.items():
             out.groups[name].present[...] = group.there
@@ -195,7 +195,7 @@ class BatchPlay(AnyPlay):
                 yield f"out.groups[{name!r}].obs{keys}", values
 
     def _said(self, out: StepArrays, *, rewards: bool) -> list[bytes]:
-        """Return what each env reported for agents that had not ended before."""
+        """Return the report of each env for agents not ended before."""
         said = []
         for e in range(self._env.num_envs):
             pieces = [out.terminated[e].tobytes(), out.truncated[e].tobytes()] if rewards else []
@@ -208,7 +208,7 @@ class BatchPlay(AnyPlay):
         return {name: weakref.ref(array) for name, array in self._named_arrays(out)}
 
     def _look_for_kept(self, references: dict[str, weakref.ref]) -> None:
-        """Check that no reference to the arrays of a finished call is left."""
+        """Check that no references to the arrays of a finished call remain."""
         if self._keeps or all(reference() is None for reference in references.values()):
             return
         gc.collect()

@@ -1,4 +1,4 @@
-"""The agents of one group of a batch being checked: who is present, how they act, and what they observe."""
+"""Agents of a group in a checked batch: their presence, actions and observations."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class PlayedGroup:
     """A group of agents in all envs. Arrays are bool [E, A].
 
     Attributes:
-        layout, actions: Layouts of the group's observation space and action space.
-        there: True for agents that take part from a runner's view: observed in this episode, and not ended.
-        acting: True for agents that act next.
-        seen, ended: True for agents that were observed, or have ended, in this episode.
+        layout, actions: Layouts of the observation and action space of the group.
+        there: True for agents that a runner considers present: observed in this episode and not ended.
+        acting: True for agents to act next.
+        seen, ended: True for agents observed, or ended, in this episode.
     """
 
     def __init__(self, env: ArrayEnv, agents: list, seed: int):
@@ -35,7 +35,7 @@ class PlayedGroup:
         self.layout, self.actions = RowLayout(observation_space), RowLayout(action_space)
         self._leaf_spaces = leaf_spaces(observation_space)
         self._mask_key, self._choices = mask_key(observation_space, action_space), choices_of(action_space)
-        self._action_space = deepcopy(action_space)  # leaves the generator of the env's own space alone
+        self._action_space = deepcopy(action_space)  # does not use the generator of the env space
         self._action_space.seed(seed)
         samples = [self.actions.leaves_of(self._action_space.sample()) for _ in range(READY_ACTIONS)]
         self._ready = [np.stack([np.asarray(part) for part in parts]) for parts in zip(*samples, strict=True)]
@@ -66,7 +66,7 @@ class PlayedGroup:
             self._mask[envs] = np.concatenate(leaves, axis=-1)[envs] != 0
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Draw legal actions in the form that a runner passes."""
+        """Sample legal actions in the form passed by a runner."""
         leaves = [ready[rng.integers(READY_ACTIONS, size=self.acting.shape)] for ready in self._ready]
         if self._mask_key is not None:
             assert isinstance(self._action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
@@ -77,13 +77,13 @@ class PlayedGroup:
         return self.actions.nest(leaves)
 
     def without_choice(self) -> Iterator[tuple[int, int]]:
-        """Yield (env index, agent's position) of agents that must act but have no legal action."""
+        """Yield (env index, agent position) of acting agents without a legal action."""
         if self._mask_key is not None:
             none = np.any([~part.any(axis=-1) for part in parts_of(self._mask, self._choices)], axis=0)
             yield from ((e, i) for e, i in np.argwhere(self.acting & none).tolist())
 
     def said(self, arrays: GroupArrays, e: int, *, rewards: bool) -> Iterator[bytes]:
-        """Yield what env e reported for agents that had not ended before; call it after `begin()` or `go_on()`."""
+        """Yield the reports of env e for agents not ended before; call it after `begin()` or `go_on()`."""
         counts = ~self._ended_before[e]
         yield arrays.present[e][counts].tobytes()
         for leaf in self.layout.leaves_of(arrays.obs):
@@ -94,12 +94,12 @@ class PlayedGroup:
                 yield column[e][counts].tobytes()
 
     def is_written(self, obs: Any, envs: np.ndarray) -> bool:
-        """Return True if anything but UNWRITTEN is in the observations of these envs, bool [E]."""
+        """Return True if the observations of these envs, bool [E], contain anything but UNWRITTEN."""
         leaves = [leaf for leaf in self.layout.leaves_of(obs) if leaf.dtype != object and leaf.dtype != bool]
         return any((leaf[envs].view(np.uint8) != UNWRITTEN).any() for leaf in leaves if leaf.size)
 
     def misfits(self, obs: Any, seen: np.ndarray) -> Iterator[tuple[int, int, Misfit]]:
-        """Yield (env index, agent's position, misfit) for the observations at these positions, bool [E, A]."""
+        """Yield (env index, agent position, misfit) for the observations at these positions, bool [E, A]."""
         for leaf, space, array in zip(self.layout.leaves, self._leaf_spaces, self.layout.leaves_of(obs), strict=True):
             unwritten, fits = _parts(_is_unwritten(array)), _parts(_fits(space, array), np.all)
             for e, i in np.argwhere(seen & (unwritten | ~fits)).tolist():

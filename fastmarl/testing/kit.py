@@ -18,7 +18,7 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.testing")
 class ClockEnv(MultiAgentEnv):
-    """Observations are the env steps since the reset; subclasses decide who is observed, rewarded and terminated.
+    """Observations are the env steps since the reset; subclasses choose the observed, rewarded and terminated agents.
 
     Args:
         agents: Ids of the agents.
@@ -43,7 +43,7 @@ class ClockEnv(MultiAgentEnv):
         return dict.fromkeys(self.observed(env_t - 1), 1.0)
 
     def terminated(self, env_t: int) -> list[Any]:
-        """Return the agents that end at `env_t`."""
+        """Return the agents terminated at `env_t`."""
         return []
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
@@ -76,7 +76,7 @@ class CountingEnv(ClockEnv):
 
 @public("fastmarl.testing")
 class TurnBasedEnv(CountingEnv):
-    """Agents are observed in turn, and all of them at the end.
+    """Agents are observed one after the other, and all of them at the end.
 
     The agent that acts at t - 1 receives a reward of t, and the next one -0.5.
     """
@@ -97,7 +97,7 @@ class DyingAgentsEnv(ClockEnv):
 
     Args:
         stays: Agent -> [(first, last), ...]: env steps of the first and last observation of each stay. The agent
-            terminates at the last one; a stay that is to outlast the episode has a `last` beyond its end.
+            terminates at the last one; for a stay that outlasts the episode, `last` is beyond its end.
         episode_length: See `ClockEnv`.
         obs_size: See `ClockEnv`.
     """
@@ -149,10 +149,10 @@ class ScriptedEnv(MultiAgentEnv):
 
 @public("fastmarl.testing")
 class ReusingEnv(MultiAgentEnv):
-    """Wraps an env so that returned arrays change later, like those of envs with their own buffers.
+    """Wraps an env so that returned arrays change later, as in envs that reuse buffers.
 
-    Each call overwrites all arrays that it ever returned, in observations and infos, and `step()` also those in the
-    actions that it received.
+    Each call overwrites all arrays returned so far, in observations and infos; `step()` also overwrites arrays in the
+    actions it received.
     """
 
     def __init__(self, env: Any):
@@ -187,7 +187,7 @@ class ReusingEnv(MultiAgentEnv):
         return env_spaces(self.env, agent_id)[1]
 
     def _private(self, result: Any) -> Any:
-        """Copy what the env returned, and overwrite everything returned before."""
+        """Copy the values returned by the env and overwrite everything returned before."""
         self._calls += 1
         for array in self._returned:
             self._overwrite(array)

@@ -1,4 +1,4 @@
-"""Plays an environment with random actions for `check_env()`, and inspects everything that it returns."""
+"""Plays an environment with random actions for `check_env()` and inspects everything it returns."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ IDLE_STEPS = 100  # number of steps without an acting agent before this is noted
 
 
 class UnplayableError(Exception):
-    """Raised if the env can't be played any further; the findings say why."""
+    """Raised if the env cannot be played any further; the findings say why."""
 
 
 class AnyPlay:
-    """Base of the players of envs and batches.
+    """Base class of the players of envs and batches.
 
     Args:
         findings: Receives problems and notes.
         late_rewards, respawn: True if agents may receive rewards, or be observed, after they have finished.
 
     Attributes:
-        observed: Ids of the agents that were observed.
+        observed: Ids of the observed agents.
     """
 
     def __init__(self, env: Any, findings: Findings, seed: int, late_rewards: bool, respawn: bool):
@@ -102,7 +102,7 @@ class Play(AnyPlay):
                 kind = "space" if isinstance(error, EnvCheckError) else MASK_KIND
                 self._findings.problem(kind, str(error), agent)
                 return False
-            action_space = deepcopy(action_space)  # leaves the generator of the env's own space alone
+            action_space = deepcopy(action_space)  # does not use the generator of the env space
             action_space.seed(self._seed + len(self._spaces))
             self._spaces[agent] = observation_space, action_space
         return True
@@ -129,7 +129,7 @@ class Play(AnyPlay):
         look_for_differences(self._env, self._findings, self._seed, self._trace)
 
     def compare(self, other: Any) -> None:
-        """Repeat the first steps in another env made in the same way, provided that this one repeats them."""
+        """Repeat the first steps in another env made in the same way, provided that this env repeats them."""
         if self._trace and not any(finding.kind == "seed" for finding in self._findings.problems.values()):
             look_at_another(other, self._findings, self._seed, self._trace)
 
@@ -177,7 +177,7 @@ class Play(AnyPlay):
         self._look_at_infos(infos)
 
     def _step(self) -> bool:
-        """Make one step; returns True if the episode is over."""
+        """Make a step; returns True if the episode is over."""
         actions = {agent: random_action(self._spaces[agent][1], mask) for agent, mask in self._acting.items()}
         private = deepcopy(actions)
         self._env_t += 1
@@ -202,7 +202,7 @@ class Play(AnyPlay):
         return "__all__" in finishing
 
     def _called(self, call: str, *args: Any, **kwargs: Any) -> tuple[dict, ...]:
-        """Call `reset()` or `step()`, and check the form of the result."""
+        """Call `reset()` or `step()` and check the form of the result."""
         result = self._answer(call, self._env_t, *args, **kwargs)
         try:
             check_dicts(call, result, 0, self._env_t)

@@ -26,7 +26,7 @@ class _Difference(NamedTuple):
 
 
 def look_for_differences(env: Any, findings: Findings, seed: int, trace: Sequence[tuple[dict | None, tuple]]) -> None:
-    """Report if the env differs in a replay with the same seed and actions, or after observations were overwritten.
+    """Report if the env differs in a replay with the same seed and actions, or after observations are overwritten.
 
     Args:
         env, findings: The played env, and the receiver of problems and notes.
@@ -91,9 +91,9 @@ def _differing(before: tuple[dict, ...], now: tuple[dict, ...]) -> tuple[str, An
 
 
 def _spoil(observations: dict, restored: ExitStack) -> None:
-    """Overwrite observations with zeros, which suit most envs; `restored` puts the old values back.
+    """Overwrite observations with zeros, which are valid in most envs; `restored` puts the old values back.
 
-    Masks are left unchanged, because PettingZoo's wrapper for illegal actions reads those that it returned.
+    Masks are left unchanged, because the PettingZoo wrapper for illegal actions reads the masks it returned.
     """
     for value in observations.values():
         if isinstance(value, Mapping):

@@ -21,7 +21,7 @@ class Finding:
     """A finding, with its first occurrence and the number of occurrences.
 
     Attributes:
-        env_t: Env steps since the reset of that episode; None if it was not found while playing.
+        env_t: Env steps since the reset of that episode; None if not found while playing.
     """
 
     kind: str
@@ -40,11 +40,11 @@ class Finding:
 
 
 class Findings:
-    """Collects the first occurrence of each (kind, agent, where), and counts further ones.
+    """Collects the first occurrence of each (kind, agent, where) and counts further ones.
 
     Attributes:
         episode, env_t: Current position of the env, kept up to date by the player.
-        problems, notes: Those of `Report`, by (kind, agent, where).
+        problems, notes: (kind, agent, where) -> finding, for `Report`.
     """
 
     def __init__(self) -> None:
@@ -70,10 +70,10 @@ class Report:
     """Result of `check_env()`, true if there are no problems. `str()` formats it for a terminal.
 
     Attributes:
-        env: Name of the env's class.
-        problems: Findings that a runner rejects, or that break a promise of the env.
-        notes: Findings that are allowed, but often unintended.
-        agents: Ids of the agents that were observed.
+        env: Class name of the env.
+        problems: Findings rejected by a runner, or violations of declared env properties.
+        notes: Findings that are allowed but often unintended.
+        agents: Ids of the observed agents.
         env_steps: Number of env steps.
         agent_steps: Number of actions.
         episodes: Number of finished episodes.
@@ -91,7 +91,7 @@ class Report:
 
     @property
     def replayable(self) -> bool:
-        """True if the env, as far as was seen, reproduces an episode from its seed and actions.
+        """True if, as far as observed, the env reproduces an episode from its seed and actions.
 
         `EnvRunnerConfig(record_actions=...)` requires this.
         """
@@ -138,6 +138,6 @@ def location_of(error: BaseException) -> str:
 
 
 def own_frame(error: BaseException) -> traceback.FrameSummary:
-    """Return the last call in the user's own code that led to an exception, which a library may have raised."""
+    """Return the last call in user code that led to an exception, possibly raised in a library."""
     frames = traceback.extract_tb(error.__traceback__)
     return ([frame for frame in frames if not frame.filename.startswith(LIBRARIES)] or frames)[-1]

@@ -19,7 +19,7 @@ from fastmarl.core.objects.public import public
 from fastmarl.runner.runner import MultiAgentEnvRunner
 
 ONE_ENV: dict[str, Any] = {"num_envs_per_env_runner": 1, "gym_env_vectorize_mode": "sync", "num_env_workers": 0}
-LAST_RATE = 0.02  # share of the learning rate that remains in the last update
+LAST_RATE = 0.02  # fraction of the learning rate that remains in the last update
 
 
 class Learner(Protocol):
@@ -29,27 +29,27 @@ class Learner(Protocol):
         """Update the modules; returns statistics for the learning curve."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return all state of the learner that the runner does not save."""
+        """Return all learner state not saved by the runner."""
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state()` returned."""
+        """Restore a state returned by `get_state()`."""
 
 
 @public("fastmarl.training")
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """An algorithm that `fastmarl train` can run.
+    """An algorithm for `fastmarl train`.
 
     Args:
-        name: Name of its file in examples/, without the suffix.
+        name: File name in examples/, without the suffix.
         help: Line for `fastmarl train --help`.
         defaults: Defaults of the options "env", "env_config", "steps", "num_envs", "gamma", "lr", "hiddens" and
             "reward_scale".
         make_config: Function options -> config of the runner.
         make_learner: Function (runner, options, number of updates) -> learner.
-        add_arguments: Function that adds the algorithm's own options to a parser or an argument group.
-        takes_policies: The algorithm can train several policies.
-        takes_module: Users may replace the network.
+        add_arguments: Function that adds algorithm-specific options to a parser or argument group.
+        takes_policies: True if the algorithm can train several policies.
+        takes_module: True if users can replace the network.
     """
 
     name: str
@@ -62,10 +62,10 @@ class Algorithm:
     takes_module: bool = True
 
     def check(self, args: Namespace) -> None:
-        """Make a runner of one env and its learner, and drop them, to find spaces that the algorithm does not support.
+        """Make a runner with one env and its learner and drop them, to detect spaces not supported by the algorithm.
 
         Raises:
-            FastmarlError: If the algorithm can't train in this environment with these options.
+            FastmarlError: If the algorithm cannot train in this environment with these options.
         """
         with self.make_runner(replace(self.make_config(args), **ONE_ENV)) as runner:
             self.make_learner(runner, args, 1)
@@ -77,25 +77,25 @@ class Algorithm:
             config: Result of `make_config()`.
 
         Raises:
-            ConfigError: If the algorithm needs the env's global state, and the env has none.
+            ConfigError: If the algorithm needs the global state and the env does not have one.
         """
         try:
             return MultiAgentEnvRunner(config)
         except NoStateError as error:
-            # The user has not given the option of which this error speaks, so the algorithm explains the need.
+            # The user did not set the option named in this error, so the algorithm explains why it is needed.
             name = getattr(config.env, "__name__", config.env)
             raise ConfigError(f"{self.name} needs an env with state(), which returns the global state as one array; "
                               f"{name} has none: add it, or train ippo") from error  # fmt: skip
 
 
 def agents_of(env: Any) -> list[Hashable]:
-    """Return the ids of all agents of an env, in an order that is the same in every process.
+    """Return the ids of all agents of an env, in the same order in every process.
 
     Args:
         env: As in `runner.env.envs`.
 
     Raises:
-        ConfigError: If the env does not name its agents.
+        ConfigError: If the env does not declare its agents.
     """
     agents = possible_agents_of(env) or named_agents(env)
     if not agents:
@@ -106,12 +106,12 @@ def agents_of(env: Any) -> list[Hashable]:
 def linear_schedule(optimizer: torch.optim.Optimizer, num_updates: int) -> torch.optim.lr_scheduler.LambdaLR:
     """Return a schedule that lowers the learning rate linearly to a fiftieth.
 
-    The rate depends only on the number of the update, so a run that is resumed with more steps continues like one that
-    had them from the start.
+    The rate depends only on the update index, so a run resumed with more steps continues as if it had them from the
+    start.
 
     Args:
         optimizer: Optimizer with the learning rate of the first update.
-        num_updates: Number of updates until the rate is at its lowest.
+        num_updates: Number of updates until the rate reaches its minimum.
     """
 
     def rate(update: int) -> float:
@@ -126,14 +126,14 @@ def states_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_states(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Load states that `states_of()` returned, also from a checkpoint, in which tensors are arrays.
+    """Load states returned by `states_of()`, possibly from a checkpoint, in which tensors are arrays.
 
     Args:
         parts: Name -> object with `load_state_dict()`, as for `states_of()`.
-        state: Name -> its state.
+        state: Name -> state.
 
     Raises:
-        CheckpointError: If the state has other names, or does not fit.
+        CheckpointError: If the state has other names or does not match.
     """
     if state.keys() != parts.keys():
         raise CheckpointError(f"the learner has the parts {sorted(parts)}, but the checkpoint has "

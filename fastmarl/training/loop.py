@@ -31,8 +31,8 @@ class Progress:
     """Progress of a run.
 
     Attributes:
-        env_steps: Number of env steps so far.
-        total: Number of env steps of the whole run.
+        env_steps: Number of env steps made.
+        total: Number of env steps of the complete run.
         steps_per_second: Env steps per second since this process began to train.
         mean_return: Mean return of the last 100 episodes.
     """
@@ -53,7 +53,7 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        env_steps: Number of env steps so far.
+        env_steps: Number of env steps made.
         checkpoint: The last checkpoint.
         signal: Number of the signal that interrupted the run; None if it is finished.
     """
@@ -76,24 +76,24 @@ def train(
     evaluate: Callable[[MultiAgentEnvRunner], Mapping[str, Any]] = lambda runner: {},
     warn: Callable[[str], None] = print,
 ) -> Outcome:
-    """Train to the end, or until a signal; the current update is then finished and saved.
+    """Train to the end or until a signal, upon which the current update is finished and saved.
 
     Args:
         algorithm: The algorithm.
         args: All options, including those of the algorithm.
-        folder: Folder of the run.
-        resume: Continue from the newest checkpoint instead of starting.
-        on_resumed: Function that is called when the checkpoint is loaded and the curve was found to fit.
-        signal: Function that returns the number of the signal for which the run should end, or None.
-        on_progress: Function that is called about a hundred times per run.
+        folder: Directory of the run.
+        resume: Continue from the latest checkpoint instead of starting.
+        on_resumed: Function called after the checkpoint is loaded and the curve is found to match.
+        signal: Function that returns the number of a signal to stop for, or None.
+        on_progress: Function called about a hundred times per run.
         on_metrics: Function that receives the env step and values of each row of the learning curve.
-        evaluate: Function that receives the runner and returns metrics, which the learning curve has as "evaluation";
-            called each time that `args.evaluate_every` env steps were made.
-        warn: Function that receives messages about problems that don't end the run.
+        evaluate: Function that receives the runner and returns metrics, stored in the learning curve as "evaluation";
+            called every `args.evaluate_every` env steps.
+        warn: Function that receives messages about non-fatal problems.
 
     Raises:
-        CheckpointError: If there is no checkpoint to resume from, or the first or last one can't be written.
-        ConfigError: If the learning curve can't be written.
+        CheckpointError: If there is no checkpoint to resume from, or the first or last one cannot be written.
+        ConfigError: If the learning curve cannot be written.
     """
     random.seed(args.seed)
     np.random.seed(args.seed % 2**32)  # noqa: NPY002  environments and networks may use it
@@ -108,7 +108,7 @@ def train(
         if resume:
             loop.load()
         else:
-            loop.save()  # fails early if checkpoints can't be written
+            loop.save()  # fails early if checkpoints cannot be written
         with closing(_curve(folder, loop.env_steps if resume else None, args.tensorboard)) as curve:
             if resume:
                 on_resumed()
@@ -189,7 +189,7 @@ class _Loop:
                 metrics = {"cpu_seconds": round(self._cpu_seconds, 2), **returns, **stats}
                 if is_evaluated:
                     metrics["evaluation"] = _without_trace(evaluate, self._runner)
-                    cpu_begun = time.process_time() - self._cpu_seconds  # evaluations don't count
+                    cpu_begun = time.process_time() - self._cpu_seconds  # evaluations do not count
                 rate = (self.env_steps - first_step) / (now - begun)
                 total = self.num_updates * self._steps_per_update
                 report(metrics, Progress(self.env_steps, total, rate, returns[RETURN]))
@@ -201,13 +201,13 @@ class _Loop:
             raise BatchError(f"no agent has acted in {self.env_steps:,} env steps: there is nothing to learn from")
 
     def _returns(self) -> dict[str, Any]:
-        """Return mean returns: the sum over all agents and, if there are several policies, that of each policy."""
+        """Return mean returns: the sum over all agents and, if there are several policies, the sum per policy."""
         metrics = self._runner.get_metrics()
         names = [RETURN, *([RETURNS_OF_POLICIES] if len(self._runner.module) > 1 else [])]
         return {name: metrics[name] for name in names}
 
     def _is_exact(self) -> bool:
-        """Return True if a run that is resumed from here is bit-identical.
+        """Return True if a run resumed from here is bit-identical.
 
         This needs the states of environments in the middle of an episode.
         """
@@ -222,7 +222,7 @@ class _Loop:
         """Write a checkpoint.
 
         Raises:
-            CheckpointError: If it can't be written.
+            CheckpointError: If it cannot be written.
         """
         state = {
             "learner": self._learner.get_state(),
@@ -239,7 +239,7 @@ class _Loop:
                                   f"{before}") from error  # fmt: skip
 
     def _try_to_save(self) -> None:
-        """Save a checkpoint; if it can't be written, warn and continue."""
+        """Save a checkpoint; if it cannot be written, warn and continue."""
         try:
             self.save()
         except CheckpointError as error:
@@ -255,8 +255,8 @@ class _Loop:
     def _save_runner(self, path: Path) -> None:
         """Save the runner.
 
-        The seed of a reset depends on the reset's number. Episodes that were only reset are therefore saved as not yet
-        reset, so that environments without a saved state start them again with the same seed.
+        The seed of a reset depends on the reset count. Episodes that were only reset are therefore saved as not yet
+        reset, so that environments without a saved state restart them with the same seed.
         """
         state = self._runner.get_state()
         if self._is_at_start and not state["running_episodes"]:
@@ -264,7 +264,7 @@ class _Loop:
         self._runner.save_to_path(path, state=state)
 
     def load(self) -> None:
-        """Load the newest checkpoint that is not damaged."""
+        """Load the latest undamaged checkpoint."""
         self.checkpoint = self._folder.load_checkpoint(self._runner.restore_from_path, self._take, self._warn)
 
     def _take(self, state: dict[str, Any]) -> None:
@@ -283,7 +283,7 @@ class _Loop:
 
 
 def _without_trace(evaluate: Callable[[Any], Mapping[str, Any]], runner: MultiAgentEnvRunner) -> Mapping[str, Any]:
-    """Evaluate, and set the global random generators back, so that training goes on as without it."""
+    """Evaluate and restore the global random generators, so that training continues as without it."""
     generators = _random_state()
     try:
         return evaluate(runner)

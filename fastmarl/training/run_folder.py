@@ -1,9 +1,9 @@
-"""The folder of a training run: its options, its learning curve and its checkpoints.
+"""The directory of a training run: options, learning curve and checkpoints.
 
 run.json            the algorithm, all options, versions
 curve.csv           the learning curve
 record/             actions, with --record-actions
-checkpoint-3200/    after 3,200 env steps: the runner's checkpoint, and in learner/ the rest of the training state
+checkpoint-3200/    after 3,200 env steps: the runner checkpoint, and in learner/ the rest of the training state
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ RUN_FILE, CURVE, PICTURE, RECORD, LOCK, LEARNER = "run.json", "curve.csv", "curv
 FILES = (RUN_FILE, CURVE, PICTURE)
 FORMAT = "fastmarl.run"
 MOST_BYTES = 2**24  # of run.json
-KEPT = 2  # number of checkpoints, so that there is another one if the newest is damaged
+KEPT = 2  # number of checkpoints, so that there is another one if the latest is damaged
 _CHECKPOINT = re.compile(r"checkpoint(?:-(\d+))?")  # a loop with a single checkpoint may omit the number
 _LEFTOVER = re.compile(r"\.(checkpoint(-\d+)?|run\.json|curve\.csv)\.[0-9a-f]{32}")  # left by a killed process
 _OF_RUNS = re.compile(r"\.?wandb|run\.json|curve\.(csv|png)|record|checkpoint.*|events\.out\.tfevents\..*")
-_OF_WANDB = (".wandb", "wandb")  # folders in which its client has links of its own, which it replaces
+_OF_WANDB = (".wandb", "wandb")  # directories in which the client creates and replaces links
 ABOUT = {"algorithm": str, "options": dict, "started": str}
 OPTIONS = {"env": str, "env_config": dict, "module": list, "steps": int}  # needed to read a run
 
 
 class RunFolder:
-    """The folder of a run that exists or is about to begin; one process at a time may lock it.
+    """The directory of an existing or new run; one process at a time can lock it.
 
     Args:
-        path: Path of the folder, which exists.
+        path: Path of the directory, which exists.
     """
 
     def __init__(self, path: Path):
@@ -53,15 +53,15 @@ class RunFolder:
 
     @classmethod
     def begin(cls, path: Path | None, name: str, *, overwrite: bool) -> Self:
-        """Create and lock the folder of a new run.
+        """Create and lock the directory of a new run.
 
         Args:
-            path: Path of the folder; None: runs/NAME-DATE-TIME.
+            path: Path of the directory; None: runs/NAME-DATE-TIME.
             name: Name of the run.
-            overwrite: Remove the run in the folder, if there is one; files that no run has written stay.
+            overwrite: Remove an existing run from the directory; files not written by a run are kept.
 
         Raises:
-            ConfigError: If the folder has a run or links under the names of a run's files, or can't be created or
+            ConfigError: If the directory contains a run, or links with the names of run files, or cannot be created or
                 written to.
         """
         chosen = path or _unused(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
@@ -84,16 +84,16 @@ class RunFolder:
 
     @property
     def quoted(self) -> str:
-        """The path as an argument in a shell's command."""
+        """The path as an argument of a shell command."""
         return shlex.quote(os.fspath(self.path))
 
     def has_progress(self) -> bool:
-        """Return True if the run has learned anything, so that the curve has a row."""
+        """Return True if the run has made progress, so that the curve has a row."""
         curve = self.path / CURVE
         return curve.exists() and len(read_file(curve).splitlines()) > 1
 
     def discard(self) -> None:
-        """Remove a run without progress, and its folder if it is empty then."""
+        """Remove a run without progress, and its directory if it is then empty."""
         self._clear()
         (self.path / LOCK).unlink(missing_ok=True)
         self.unlock()
@@ -101,10 +101,10 @@ class RunFolder:
             self.path.rmdir()
 
     def lock(self) -> None:
-        """Lock the folder against other processes until this one ends or calls `unlock()`.
+        """Lock the directory against other processes until this one exits or calls `unlock()`.
 
         Raises:
-            ConfigError: If another process is training in the folder, or the folder can't be written to.
+            ConfigError: If another process is training in the directory, or the directory is not writable.
         """
         import fcntl
 
@@ -118,20 +118,21 @@ class RunFolder:
         except OSError as error:
             self.unlock()
             raise ConfigError(f"{self.path} can't be written to: {error.strerror or error}") from error
-        if not os.fstat(self._lock).st_nlink:  # another process has discarded its run since the file was opened
+        if not os.fstat(self._lock).st_nlink:  # another process discarded its run after the file was opened
             self.unlock()
             self.lock()
 
     def unlock(self) -> None:
-        """Release the lock of the folder."""
+        """Release the lock of the directory."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def check_files(self) -> None:
-        """Raise ConfigError for a link, pipe, device or socket under the name of what training reads or writes.
+        """Raise ConfigError for a link, pipe, device or socket with the name of a file that training reads or writes.
 
-        The folder may come from a stranger: a link may lead to any file of the user, and a pipe may never be opened.
+        The directory may be untrusted: a link could point to any file of the user, and opening a pipe could block
+        forever.
         """
         for each in self._of_runs():
             mode = each.lstat().st_mode
@@ -154,7 +155,7 @@ class RunFolder:
         """Write the options to run.json.
 
         Raises:
-            ConfigError: it can't be written.
+            ConfigError: If it cannot be written.
         """
         try:
             started = self.description()["started"]
@@ -198,7 +199,7 @@ class RunFolder:
     # Checkpoints.
 
     def checkpoints(self) -> list[Path]:
-        """Return the checkpoints, starting with the newest."""
+        """Return the checkpoints, latest first."""
         found = [(number, each) for each in self.path.iterdir() if (number := steps_of(each)) is not None]
         return [each for _, each in sorted(found, reverse=True)]
 
@@ -206,8 +207,8 @@ class RunFolder:
         """Write a checkpoint atomically, and remove all but the last two.
 
         Args:
-            env_steps: Number of env steps, which names the checkpoint. An existing checkpoint is kept.
-            write: Function that writes the runner's part to a folder.
+            env_steps: Number of env steps, used as the checkpoint name. An existing checkpoint is kept.
+            write: Function that writes the runner part to a directory.
             learner: Plain data of the learner.
 
         Returns:
@@ -229,7 +230,7 @@ class RunFolder:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         _sync(self.path)
-        with suppress(OSError):  # the next checkpoint's turn comes
+        with suppress(OSError):  # the next checkpoint will try again
             for old in self.checkpoints()[KEPT:]:
                 self._remove(old)
         return target
@@ -237,11 +238,11 @@ class RunFolder:
     def load_checkpoint(
         self, read: Callable[[Path], None], take: Callable[[dict[str, Any]], None], warn: Callable[[str], None]
     ) -> Path:
-        """Load the newest checkpoint that is not damaged, and remove newer ones.
+        """Load the latest undamaged checkpoint and remove later ones.
 
         Args:
-            read: Function that restores the runner's part from a folder.
-            take: Function that restores the learner's part.
+            read: Function that restores the runner part from a directory.
+            take: Function that restores the learner part.
             warn: Function that receives a message about each damaged checkpoint.
 
         Returns:
@@ -272,7 +273,7 @@ class RunFolder:
         raise AssertionError
 
     def _remove(self, checkpoint: Path) -> None:
-        """Remove a checkpoint; renaming it first prevents that a partial one is found."""
+        """Remove a checkpoint, renaming it first so that a partial one is never found."""
         aside = self._aside(checkpoint)
         os.rename(checkpoint, aside)
         _delete(aside)
@@ -284,14 +285,14 @@ class RunFolder:
         return self.path / f".{checkpoint.name}.{uuid.uuid4().hex}"
 
     def _clear(self) -> None:
-        """Remove all that training runs have written, run.json last."""
+        """Remove all files written by training runs, run.json last."""
         for checkpoint in self.checkpoints():
             self._remove(checkpoint)
         for each in self._written():
             _delete(each)
 
     def _written(self) -> list[Path]:
-        """Return the files and folders that training runs have written, with run.json last."""
+        """Return the files and directories written by training runs, with run.json last."""
         names = (CURVE, PICTURE, *([RECORD] if (self.path / RUN_FILE).exists() else []), RUN_FILE)
         events = self.path.glob("events.out.tfevents.*")
         files = [self.path / name for name in names if (self.path / name).exists()]
@@ -299,26 +300,26 @@ class RunFolder:
 
 
 def steps_of(path: Path) -> int | None:
-    """Return the number of env steps in a checkpoint's name (0 if it has none), or None for other paths."""
+    """Return the number of env steps in a checkpoint name (0 if it has none), or None for other paths."""
     match = _CHECKPOINT.fullmatch(path.name)
     return int(match[1] or 0) if match and (path / STATE_FILE).is_file() else None
 
 
 def checkpoint_in(path: Path) -> Path:
-    """Return the newest checkpoint in a run's folder; other paths are returned unchanged."""
+    """Return the latest checkpoint in a run directory; other paths are returned unchanged."""
     if (path / STATE_FILE).exists() or not path.is_dir():
         return path
     return next(iter(RunFolder(path).checkpoints()), path)
 
 
 def run_of(path: Path) -> RunFolder | None:
-    """Return the run whose folder this is, or to which this checkpoint belongs; None if there is none."""
+    """Return the run of this run directory or checkpoint; None for other paths."""
     path = path.absolute()
     return next((RunFolder(each) for each in (path, path.parent) if (each / RUN_FILE).exists()), None)
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the folders in a folder that are runs, newest first; none if it is a checkpoint."""
+    """Return the run directories in a directory, latest first; empty if it is a checkpoint."""
     if (path / STATE_FILE).exists():
         return []
     files = path.glob(f"*/{RUN_FILE}")
@@ -326,12 +327,12 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _delete(path: Path) -> None:
-    """Remove a file, a folder, or a link but not where it leads."""
+    """Remove a file, a directory, or a link but not its target."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _sync(path: Path) -> None:
-    """Flush the entries of a folder to disk."""
+    """Flush the entries of a directory to disk."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

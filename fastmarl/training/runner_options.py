@@ -29,8 +29,8 @@ def runner_options(args: Namespace) -> dict[str, Any]:
         args: Options of the run.
 
     Raises:
-        ConfigError: If --policies matches no agents of the environment, or --module does not name a class or function
-            that creates a network.
+        ConfigError: If --policies matches no agents, or --module does not name a class or function that creates a
+            network.
     """
     options: dict[str, Any] = {
         "env": args.env if args.max_steps is None else time_limited(args.env, args.max_steps),
@@ -70,7 +70,7 @@ class PolicyMapping:
 
 
 def _agents_of(env: str, env_config: Mapping[str, Any]) -> list[str]:
-    """Return the agent ids that an environment declares, as text."""
+    """Return the agent ids declared by an environment, as text."""
     envs = Envs(EnvRunnerConfig(env=env, env_config=env_config))
     try:
         agents = [str(agent) for agent in envs.named_agents]
@@ -82,7 +82,7 @@ def _agents_of(env: str, env_config: Mapping[str, Any]) -> list[str]:
 
 
 def _policy_mapping(given: list[str], agents: list[str]) -> PolicyMapping:
-    """Assign each agent to the first policy with a pattern that matches it."""
+    """Assign each agent to the first policy with a matching pattern."""
     if given == [EACH]:
         return PolicyMapping({agent: agent for agent in agents})
     policy_of: dict[str, str] = {}
@@ -101,7 +101,7 @@ def _policy_mapping(given: list[str], agents: list[str]) -> PolicyMapping:
 
 
 def _networks(given: list[str], ids: list[str]) -> dict[str, RLModuleSpec]:
-    """Return the network specs by module id; an entry without a policy applies to all policies."""
+    """Return module id -> network spec; an entry without a policy applies to all policies."""
     specs: dict[str, RLModuleSpec] = {}
     for text in given:
         policy, sign, name = text.rpartition("=")
@@ -123,7 +123,7 @@ def _networks(given: list[str], ids: list[str]) -> dict[str, RLModuleSpec]:
 
 @dataclass(frozen=True)
 class OwnNetwork:
-    """Creates a user's network: an RLModule class with RLlib's arguments, others with spaces and model_config."""
+    """Creates a user network: RLModule classes with the arguments of RLlib, others with spaces and model_config."""
 
     make: Callable[..., torch.nn.Module]
     name: str
@@ -146,11 +146,11 @@ class OwnNetwork:
 
 
 def object_named(name: str, form: str) -> Any:
-    """Import the object that "package.module:name" names.
+    """Import the object named by "package.module:name".
 
     Args:
         name: Name of the object.
-        form: Form of the name, for the error message.
+        form: Expected form of the name, for the error message.
 
     Raises:
         ConfigError: If there is no such object.

@@ -1,4 +1,5 @@
 import copy
+import re
 
 import gymnasium as gym
 import numpy as np
@@ -161,8 +162,9 @@ def test_a_net_for_acting_only_has_no_value_head():
     whole = default_module(vf_share_layers=False)
     module.set_state(whole.get_state())
     assert torch.equal(module.pi.weight, whole.pi.weight)
-    with pytest.raises(ConfigError, match=r"trunk\.8\.weight is unknown"):
-        module.set_state({**whole.get_state(), "trunk.8.weight": np.zeros(3, np.float32)})
+    for name in ("trunk.8.weight", "norm.weight"):
+        with pytest.raises(ConfigError, match=rf"{re.escape(name)} is unknown"):
+            module.set_state({**whole.get_state(), name: np.zeros(3, np.float32)})
 
 
 def test_free_log_std_does_not_depend_on_the_observation():

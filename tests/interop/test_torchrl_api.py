@@ -19,12 +19,27 @@ def face():
     return TensorDictEnv
 
 
-class TupleObservations(fastmarl.MultiAgentEnv):
-    def __init__(self, env_config=None):
+BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+
+class Alone(fastmarl.MultiAgentEnv):
+    """One agent, whose actions are kept; the third step fails if it is asked for."""
+
+    def __init__(self, env_config):
         super().__init__()
-        self.possible_agents = ["a"]
-        self.observation_spaces = {"a": gym.spaces.Dict({"x": gym.spaces.Tuple([gym.spaces.Discrete(2)])})}
-        self.action_spaces = {"a": gym.spaces.Discrete(2)}
+        self.possible_agents, self.given, self.fails = ["a"], [], env_config.get("fails", False)
+        self.observation_spaces = {"a": env_config.get("seen", BOX)}
+        self.action_spaces = {"a": env_config.get("actions", gym.spaces.Discrete(2))}
+
+    def reset(self, *, seed=None, options=None):
+        self.given = []
+        return {"a": self.observation_spaces["a"].sample()}, {}
+
+    def step(self, actions):
+        self.given.append(actions["a"])
+        if self.fails and len(self.given) == 3:
+            raise OSError("broken")
+        return {"a": self.observation_spaces["a"].sample()}, {"a": 1.0}, {"__all__": False}, {"__all__": False}, {}
 
 
 WORLDS_OF_EACH_KIND = (
@@ -53,9 +68,51 @@ def test_seeds_decide_episodes(face):
     assert torch.equal(found[0][1], found[2][0])  # env e has seed + e
 
 
+@pytest.mark.parametrize("space", [gym.spaces.Discrete(3, start=5), gym.spaces.MultiDiscrete([2, 3], start=[1, 4])])
+def test_choices_count_from_0(face, space):
+    from torchrl.envs.utils import check_env_specs
+
+    env = face(Alone, num_envs=2, env_config={"seen": gym.spaces.Dict({"x": space, "y": BOX}), "actions": space})
+    check_env_specs(env)
+    env.rollout(5)
+    for each in env._rows.envs:
+        assert all(action in space for action in each.given[-4:])
+    env.close()
+
+
+UNSUPPORTED = [
+    gym.spaces.Tuple([BOX]),
+    gym.spaces.Box(-1, 1, (), np.float32),
+    gym.spaces.Box(-1, 1, (0,), np.float32),
+    gym.spaces.Box(0, 9, (2,), np.uint16),
+    gym.spaces.MultiDiscrete([[2, 3], [4, 2]]),
+    gym.spaces.MultiBinary((2, 2)),
+]
+
+
+@pytest.mark.parametrize("space", UNSUPPORTED, ids=str)
+def test_unsupported_spaces_are_errors(face, space):
+    for config in ({"seen": gym.spaces.Dict({"x": space})}, {"actions": space}):
+        with pytest.raises(ConfigError, match="TensorDictEnv takes Box"):
+            face(Alone, env_config=config)
+
+
+def test_only_reset_envs_step_after_an_error(face):
+    env = face(Alone, num_envs=3, env_config={"fails": True})
+    with pytest.raises(OSError, match="broken"):
+        env.rollout(5)
+    data = env.reset()
+    data["_reset"] = torch.tensor([[True], [False], [False]])
+    with pytest.raises(OSError, match="broken"):
+        env.rollout(5)
+    data = env.reset(data)
+    data["agents", "action"] = torch.ones((3, 1), dtype=torch.long)
+    before = [len(each.given) for each in env._rows.envs]
+    env.step(data)
+    assert [len(each.given) for each in env._rows.envs] == [1, *before[1:]]
+
+
 def test_mistakes_are_errors(face):
-    with pytest.raises(ConfigError, match="observations without Tuple"):
-        face(TupleObservations)
     env = face("fastmarl.simple_spread", num_envs=2)
     with pytest.raises(ConfigError, match="reset\\(\\) takes no options"):
         env.reset(difficulty=3)

@@ -252,6 +252,39 @@ def test_graphs_from_before_a_step_are_refused(kind):
             torch.autograd.grad(early, net[0].weight)
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda flat: flat.mul_(0.5),
+        lambda flat: torch.mul(flat.detach().clone(), 0.5, out=flat),
+        lambda flat: torch._foreach_mul_([flat], 0.5),
+        lambda flat: torch._foreach_copy_([flat], [flat.detach() * 0.5]),
+    ],
+)
+def test_writes_outside_steps_reach_all_parameters(write):
+    """Also after an optimizer has looked at the gradients, and graphs from before are refused."""
+    module = make_module()
+    flat = flat_parameters(module)
+    optimizer = torch.optim.Adam([flat])
+    optimizer.zero_grad()
+    loss, expected = ppo_loss(module, make_rows(module, 4)), flat.detach() * 0.5
+    with torch.no_grad():
+        write(flat)
+    assert torch.equal(flat.detach(), expected)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_initialisers_are_writes():
+    module = make_module()
+    flat = flat_parameters(module)
+    loss = ppo_loss(module, make_rows(module, 4))
+    torch.nn.init.constant_(flat, 0.25)
+    assert all((each == 0.25).all() for each in module.parameters())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_gradients_with_a_graph_are_taken():
     module = make_module()
     flat = flat_parameters(module)

@@ -1,9 +1,8 @@
-"""Tables of RLlib's API: rows that are checked on two faces, and what pages of the documentation show of them."""
+"""Tables of RLlib's API: rows that are checked on two faces."""
 
 import ast
 import inspect
 import textwrap
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -27,15 +26,6 @@ def failed(rows: Rows) -> dict[str, Exception]:
         except Exception as error:
             errors[name] = error
     return errors
-
-
-def table(texts: Mapping[str, str]) -> str:
-    """Return a Markdown table of members with the text about each; members with the same text share a row."""
-    members = defaultdict(list)
-    for name, text in texts.items():
-        members[text].append(name if "`" in name else f"`{name}`")
-    rows = [f"| {', '.join(names)} | {text} |" for text, names in members.items()]
-    return "\n".join(["| member | here |", "|---|---|", *rows])
 
 
 def parameters_of(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:

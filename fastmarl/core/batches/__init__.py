@@ -1,1 +1,1 @@
-"""Converts episodes to the columns that learners train on: flat, in sequences, or aligned by env step."""
+"""Converts episodes to columns for learners: flat, in sequences, or aligned by env step."""

@@ -1,4 +1,4 @@
-"""The agent episodes of many chunks as a table of numbers, made without building them.
+"""The agent episodes of many chunks as a numeric table, without building them.
 
 Axes in names: E chunk, S agent episode.
 """
@@ -21,24 +21,25 @@ from fastmarl.core.native._chunks import lanes_with_steps
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
 
-# Columns of the table; the first eight are those of `Scatter.lanes_now()`.
+# Columns of the table; the first eight are the columns of `Scatter.lanes_now()`.
 ROW, COUNT, LOOKBACK, T_STARTED, FINAL, END_ENV_T, DONE, MODULE, SOURCE, CHUNK = range(10)
 NOTHING = -1
 
 
 class AgentEpisodeTable:
-    """A table of agent episodes, in order of the chunks and, within each, of the agents' appearance.
+    """A table of agent episodes, in order of the chunks and, within each, of first appearance of the agents.
 
     Args:
         chunks: See `in_numbers()`.
-        with_waiting: Include agents that act on their first observation and wait for the next: they have no steps.
+        with_waiting: Include agents waiting after an action on their first observation; these have no steps.
 
     Attributes:
         agent_ids, episode_ids: Lists, indexed by S.
-        own_ids: List, indexed by S, of the agent episodes' own ids; None if derived from the other two ids.
+        own_ids: List, indexed by S, of agent episode ids; None if derived from the other two ids.
         numbers: int64 [S, 10]. MODULE, SOURCE and CHUNK are indices; MODULE is NOTHING until `modules()` resolves it.
             For rows outside of blocks, COUNT is the number of observations, and ROW, FINAL and END_ENV_T are NOTHING.
-        length_S: Number of steps after the lookback, int64; 0 for waiting agents, and ones built by hand without steps.
+        length_S: Number of steps after the lookback, int64; 0 for waiting agents, and for episodes built by hand
+            without steps.
         sources: Location of the columns, by SOURCE; each block occurs once.
         others: Indices of all agent episodes except waiting agents without steps.
     """
@@ -49,9 +50,9 @@ class AgentEpisodeTable:
         self.own_ids: list[str | None] = []
         self.sources: list[Block | Source] = []
         self.others: list[int] = []
-        self._source_of_block: dict[int, int] = {}  # by id()
+        self._source_of_block: dict[int, int] = {}  # keyed by id()
         self._index_of_module: dict[str, int] = {}
-        self._built: dict[int, MultiAgentEpisode] = {}  # by E
+        self._built: dict[int, MultiAgentEpisode] = {}  # keyed by E
         numbers: list[np.ndarray] = []
         rows: list[tuple[int, ...]] = []
         n = 0
@@ -76,7 +77,7 @@ class AgentEpisodeTable:
 
     @classmethod
     def of(cls, agent_episodes: Iterable[SingleAgentEpisode]) -> Self:
-        """Make a table of these agent episodes; their modules stay unknown."""
+        """Make a table of these agent episodes; their modules remain unknown."""
         table = cls([])
         table.numbers = _array(table._rows(agent_episodes, NOTHING))
         table.length_S = _steps.lengths(table.numbers)
@@ -105,7 +106,7 @@ class AgentEpisodeTable:
         return {module_ids[module]: chosen for module, chosen in by_module.items()}
 
     def _unbuilt(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
-        """Return the numbers of these chunks' agent episodes, and register their ids."""
+        """Return the numeric rows of agent episodes in these chunks, and register their ids."""
 
         def number_of(module: int) -> tuple[int, int]:
             return self._module(chunks.module_ids[module]), self._source(chunks.blocks[module])
@@ -119,7 +120,7 @@ class AgentEpisodeTable:
         return numbers
 
     def _waiting(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
-        """Return the numbers of these chunks' waiting agents without steps, and register their ids."""
+        """Return the numeric rows of waiting agents without steps in these chunks, and register their ids."""
         columns = chunks.columns
         count, final = columns[:, COUNT], columns[:, FINAL]
         waits = np.flatnonzero((final < 0) & (count > 0) & (count - 1 <= columns[:, LOOKBACK]))
@@ -136,7 +137,7 @@ class AgentEpisodeTable:
         return numbers
 
     def _rows(self, agent_episodes: Iterable[SingleAgentEpisode], chunk: int) -> list[tuple[int, ...]]:
-        """Return the numbers of a chunk's agent episodes, and register their ids."""
+        """Return the numeric rows of agent episodes in a chunk, and register their ids."""
         rows: list[tuple[int, ...]] = []
         for agent_episode in agent_episodes:
             self.agent_ids.append(agent_episode.agent_id)
@@ -166,7 +167,7 @@ class AgentEpisodeTable:
 
 
 def _waiting_in(episode: MultiAgentEpisode) -> list[SingleAgentEpisode]:
-    """Return the agents of a built chunk that wait and have no steps; a chunk that was copied or sliced has none."""
+    """Return the waiting agents without steps of a built chunk; a chunk that was copied or sliced has none."""
     if (lanes := episode.chunk.lanes) is None:
         return []
     observed = lanes.agent_episodes(of_all=True)

@@ -21,24 +21,24 @@ NO_LAST = "; these are those of 'final_obs'"
 def add_gae(
     batch: Batch, *, gamma: float, lambda_: float, value_fn: ValueFunction | None = None, last_values: Array = None
 ) -> None:
-    """Add "advantages" and "value_targets", float32 [n], to a module's batch from `columns()`.
+    """Add "advantages" and "value_targets", float32 [n], to the batch of a module from `columns()`.
 
     These are generalised advantage estimates (Schulman et al. 2016, "High-Dimensional Continuous Control Using
     Generalized Advantage Estimation"), computed for each trajectory in float64. Targets are advantages plus values. The
-    value after a trajectory's last step is 0 if the agent terminated; if it was truncated or cut, it is the value of
-    the last observation. A step is one of the agent's own steps, however many env steps it took.
+    value after the last step of a trajectory is 0 if the agent terminated; if it was truncated or cut, it is the value
+    of the last observation. A step is one step of the agent, regardless of the number of env steps it took.
 
     Args:
-        batch: A module's batch; its "vf_preds" [n] are used as values if present.
+        batch: Batch of a module; its "vf_preds" [n] are used as values if present.
         gamma: Discount factor, in [0, 1].
         lambda_: Trace decay, in [0, 1].
         value_fn: Function from observations [k, ...] to values [k], called with "final_obs", and with "obs" if the
             batch has no "vf_preds".
-        last_values: Values of "final_obs", [s], used instead of `value_fn`; those of terminated agents are ignored.
+        last_values: Values of "final_obs", [s], used instead of `value_fn`; values of terminated agents are ignored.
 
     Raises:
-        BatchError: If values are missing, NaN, or of a wrong number; if a factor is not in [0, 1]; if a reward is NaN;
-            or if the rows do not add up to "seq_lens".
+        BatchError: If values are missing, NaN, or of the wrong number; if a factor is not in [0, 1]; if a reward is
+            NaN; or if the number of rows is not the sum of "seq_lens".
     """
     rewards, lengths, ended = _trajectories(batch)
     if Columns.VF_PREDS in batch:
@@ -52,12 +52,13 @@ def add_gae(
 
 
 def add_aligned_gae(batch: Batch, values: Array, *, gamma: float, lambda_: float) -> None:
-    """Add GAE's "advantages" and "value_targets" to a group's batch from `aligned()`: float32 [T, E, A], 0 if inactive.
+    """Add GAE "advantages" and "value_targets", float32 [T, E, A], to the batch of a group from `aligned()`.
 
-    An agent's steps are the env steps at which it acts, so the next value is that of its next action.
+    The steps of an agent are the env steps at which it acts, so the next value is the one at its next action. Results
+    are 0 where the agent is inactive.
 
     Args:
-        batch: A group's batch.
+        batch: Batch of a group.
         values: Values of every env step, [T + 1, E] (from a central critic of "env_state") or [T + 1, E, A].
         gamma: Discount factor, in [0, 1].
         lambda_: Trace decay, in [0, 1].
@@ -73,15 +74,15 @@ def add_aligned_n_step_returns(
 ) -> None:
     """Add n-step "value_targets" and "advantages" to a batch from `aligned()`: float32 [T, E, A], 0 if inactive.
 
-    As in `add_n_step_returns()`, steps are the agent's own: targets are the discounted rewards of `n_step` of its
-    decisions plus the value of the one after them, however many env steps lie between.
+    As in `add_n_step_returns()`, steps are counted per agent: targets are the discounted rewards of `n_step` decisions
+    plus the value at the following one, regardless of the number of env steps in between.
 
     Args:
-        batch: A group's batch.
+        batch: Batch of a group.
         values: Values of every env step, see `add_aligned_gae()`.
-        n_step: Number of steps, 1 or more; there are fewer at a trajectory's end.
+        n_step: Number of steps, 1 or more; fewer at the end of a trajectory.
         gamma: Discount factor, in [0, 1].
-        rewards: Rewards [T, E, A] used instead of the batch's, such as those of `TeamRewards`.
+        rewards: Rewards [T, E, A] used instead of the rewards in the batch, such as from `TeamRewards`.
     """
     _check_factor("gamma", gamma)
     steps = _AlignedSteps(batch, values, batch[Columns.REWARDS] if rewards is None else rewards)
@@ -92,7 +93,7 @@ def add_aligned_n_step_returns(
 
 
 class _AlignedSteps:
-    """The steps of an aligned batch, one trajectory after the other, with their values [n] and rewards [n]."""
+    """The steps of an aligned batch, trajectory by trajectory, with their values [n] and rewards [n]."""
 
     def __init__(self, batch: Batch, values: Array, rewards: np.ndarray):
         active_EAT = batch[Columns.ACTIVE].transpose(1, 2, 0)
@@ -131,24 +132,25 @@ def add_vtrace(
     values: Array = None,
     last_values: Array = None,
 ) -> None:
-    """Add V-trace's "advantages" and "value_targets", float32 [n], to a module's batch from `columns()`.
+    """Add V-trace "advantages" and "value_targets", float32 [n], to the batch of a module from `columns()`.
 
     V-trace (Espeholt et al. 2018, "IMPALA", equation 1 and section 4.2) corrects for a batch sampled with older
-    weights. For a batch sampled with the same weights, the result equals that of `add_gae()` with `lambda_=1`.
+    weights. For a batch sampled with the same weights, the result equals `add_gae()` with `lambda_=1`.
 
     Args:
-        batch: A module's batch, with the log-probabilities of its actions when they were sampled: "action_logp" [n].
-        logp: Log-probabilities of the same actions under the newest weights, [n].
+        batch: Batch of a module, with the log-probabilities of its actions at sampling time: "action_logp" [n].
+        logp: Log-probabilities of the same actions under the latest weights, [n].
         gamma: Discount factor, in [0, 1].
         lambda_: Trace decay, in [0, 1].
         clip_rho: Upper bound of the probability ratio in targets, above 0.
         clip_pg_rho: Upper bound of the probability ratio in advantages, above 0.
-        value_fn: Function from observations [k, ...] to values [k], with the newest weights.
+        value_fn: Function from observations [k, ...] to values [k], with the latest weights.
         values: Values of "obs", [n], used instead of `value_fn`.
         last_values: Values of "final_obs", [s], used instead of `value_fn`.
 
     Raises:
-        BatchError: If values or log-probabilities are missing, NaN, or of a wrong number, or a factor is out of range.
+        BatchError: If values or log-probabilities are missing, NaN, or of the wrong number, or a factor is out of
+            range.
     """
     _check_factor("gamma", gamma)
     _check_factor("lambda_", lambda_)
@@ -181,14 +183,14 @@ def add_n_step_returns(
     values: Array = None,
     last_values: Array = None,
 ) -> None:
-    """Add n-step "value_targets" and "advantages", float32 [n], to a module's batch from `columns()`.
+    """Add n-step "value_targets" and "advantages", float32 [n], to the batch of a module from `columns()`.
 
     Targets are the discounted rewards of `n_step` steps plus the value after them (Sutton and Barto 2018,
     "Reinforcement Learning", equation 7.1); advantages are targets minus values.
 
     Args:
-        batch: A module's batch.
-        n_step: Number of steps, 1 or more; there are fewer at a trajectory's end.
+        batch: Batch of a module.
+        n_step: Number of steps, 1 or more; fewer at the end of a trajectory.
         gamma: Discount factor, in [0, 1].
         value_fn: Function from observations [k, ...] to values [k].
         values: Values of "obs", [n], used instead of `value_fn`.
@@ -208,7 +210,7 @@ def add_n_step_returns(
 def _values_and_last(
     batch: Batch, ended: np.ndarray, value_fn: ValueFunction | None, values: Array, last_values: Array, asked_by: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of "obs" [n] and of "final_obs" [s]; the latter are 0 for terminated trajectories."""
+    """Return the values of "obs" [n] and of "final_obs" [s]; the latter is 0 for terminated trajectories."""
     if values is None:
         values = _asked(value_fn, batch[Columns.OBS], f"needs value_fn or values, for {asked_by}")
     if last_values is None:
@@ -217,10 +219,11 @@ def _values_and_last(
 
 
 def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = None) -> None:
-    """Add "returns_to_go", float32 [n], to a module's batch from `columns()`: discounted rewards from each step on.
+    """Add "returns_to_go", float32 [n], discounted rewards from each step on, to the batch of a module from
+    `columns()`.
 
     Args:
-        batch: A module's batch.
+        batch: Batch of a module.
         gamma: Discount factor, in [0, 1].
         value_fn: Function from observations [k, ...] to values [k], used to bootstrap trajectories that did not
             terminate; None means no bootstrapping.
@@ -235,7 +238,7 @@ def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = 
 
 
 def _trajectories(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rewards (float64 [n]), steps of each trajectory (int64 [s]), and if it terminated (bool [s])."""
+    """Return rewards (float64 [n]), steps of each trajectory (int64 [s]), and whether it terminated (bool [s])."""
     if not isinstance(batch, Mapping) or Columns.SEQ_LENS not in batch:
         found = f"a dict of {list(batch)}" if isinstance(batch, Mapping) else f"a {type(batch).__qualname__}"
         raise BatchError(f"expected one module's batch, such as columns(episodes)['p0'], got {found}")

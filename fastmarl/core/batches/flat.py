@@ -1,4 +1,4 @@
-"""Episodes as flat columns by module, for feedforward learners."""
+"""Episodes as flat columns per module, for feedforward learners."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -14,33 +14,33 @@ Batch = dict[str, Any]
 def columns(
     episodes: Iterable[MultiAgentEpisode], *, outputs: Iterable[str] | None = None, next_obs: bool = False
 ) -> dict[str, Batch]:
-    """Convert episodes to flat columns by module id, one trajectory after another, without lookbacks.
+    """Convert episodes to flat columns per module, one trajectory after another, without lookbacks.
 
-    A trajectory is an agent episode. Trajectories are in order of the episodes and, within each, of the agents'
-    appearance. For n steps of s trajectories, a module's batch has these columns:
+    A trajectory is an agent episode. Trajectories are in order of the episodes and, within each, of first appearance of
+    the agents. For n steps of s trajectories, the batch of a module has these columns:
 
     - "obs", "actions" [n, ...], nested like their spaces; "rewards" float64 [n].
     - "terminateds", "truncateds": bool [n], True at the last step of trajectories that ended this way. A trajectory
       with neither was cut.
     - each of `outputs` [n, ...], and "action_mask" [n, choices] if masks were recorded apart from observations.
     - "seq_lens": int64 [s], number of steps of each trajectory.
-    - "final_obs" [s, ...]: the observation after each trajectory's last step.
+    - "final_obs" [s, ...]: the observation after the last step of each trajectory.
     - "eps_id", "agent_id": object [s].
     - "new_obs" [n, ...], with `next_obs`: the observation after each step.
 
-    All arrays are fresh copies that you may write to.
+    All arrays are fresh copies that may be written to.
 
     Args:
-        episodes: Chunks from one or more calls of `sample()`.
-        outputs: Names of recorded outputs, filled with NaN (0 for integers) for agents that lack one. None means all
-            outputs common to the module's agents, except "state_in", "state_out", and names of other columns.
+        episodes: Chunks from one or more `sample()` calls.
+        outputs: Names of recorded outputs, filled with NaN (0 for integers) for agents without them. None means all
+            outputs common to the agents of the module, except "state_in", "state_out", and names of other columns.
         next_obs: If True, add "new_obs".
 
     Returns:
         Module id -> name -> column.
 
     Raises:
-        BatchError: If an output was not recorded, or a module's agents have different spaces.
+        BatchError: If an output was not recorded, or agents of a module have different spaces.
     """
     outputs = names_of(outputs)
     return {
@@ -49,10 +49,10 @@ def columns(
 
 
 def map_columns(function: Callable[[Any], Any], batch: Mapping[str, Any]) -> Batch:
-    """Apply a function to every column of a batch; to every array or tensor in it, if the column is nested.
+    """Apply a function to every column of a batch, or to every array or tensor in nested columns.
 
     Args:
-        function: Such as `lambda column: column[rows]`.
+        function: For example, `lambda column: column[rows]`.
         batch: Name -> array or tensor, or dicts and tuples of them.
     """
     return {name: map_struct(function, column) for name, column in batch.items()}

@@ -1,6 +1,6 @@
-"""Episodes as columns aligned by env step, for critics that see all agents of a group at once.
+"""Episodes as columns aligned by env step, for critics that see all agents of a group at the same time.
 
-Axes in names: T env step, E chunk, A agent's slot in its group, S trajectory, N step of a trajectory.
+Axes in names: T env step, E chunk, A slot of the agent in its group, S trajectory, N step of a trajectory.
 """
 
 import math
@@ -37,7 +37,7 @@ def members_of(
     groups: Groups | None,
     agents: Sequence[AgentID] | None,
 ) -> Members:
-    """Return the agents of each group. Arguments are as in `aligned()`; the table holds the agent episodes."""
+    """Return the agents of each group. Arguments are as in `aligned()`; the table contains the agent episodes."""
     if isinstance(groups, Mapping):
         if agents is not None:
             raise BatchError("groups given as a dict have their agents in order; leave `agents` out")
@@ -61,7 +61,7 @@ def members_of(
 
 
 def _check_all(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> None:
-    """Raise BatchError if an agent with steps is missing here, because its steps would be lost."""
+    """Raise BatchError if an agent with steps is missing in `agents`, because its steps would be lost."""
     acted = dict.fromkeys(table.agent_ids[s] for s in np.flatnonzero(table.length_S).tolist())
     for agent_id in agents:
         acted.pop(agent_id, None)
@@ -71,7 +71,7 @@ def _check_all(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> None:
 
 
 def _members_of_modules(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> Members:
-    """Return module -> the agents that it acted for in any chunk."""
+    """Return module -> agents for which it acted in any chunk."""
     of_module: dict[int, set[AgentID]] = {}
     for module, s in zip(table.modules(np.array(table.others, np.int64)).tolist(), table.others, strict=True):
         of_module.setdefault(module, set()).add(table.agent_ids[s])
@@ -91,18 +91,18 @@ def _padded(members_E: list[list[AgentID]]) -> np.ndarray:
 def in_slots(
     table: AgentEpisodeTable, members: Members, n_chunks: int, *, by_module: bool
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return, by group, the table indices, chunks and slots of its agent episodes, each int64 [s].
+    """Return group -> (table indices, chunks, slots) of its agent episodes, each int64 [s].
 
-    Agent episodes of one module are adjacent, so that data in one block is read at once.
+    Agent episodes of the same module are adjacent, so that data in the same block is read together.
 
     Args:
-        by_module: True if groups are modules, which keep only their own agent episodes.
+        by_module: True if groups are modules, each of which keeps only its agent episodes.
     """
     wanted = dict.fromkeys(agent_id for ids_EA in members.values() for agent_id in ids_EA.ravel().tolist())
     wanted.pop(None, None)
     index_of = {agent_id: index for index, agent_id in enumerate(wanted)}
     unknown = len(index_of)
-    place_EI = np.full((n_chunks, unknown + 1), NOTHING)  # by chunk and index of the agent
+    place_EI = np.full((n_chunks, unknown + 1), NOTHING)  # indexed by chunk and agent index
     index_S = np.array([index_of.get(agent_id, unknown) for agent_id in table.agent_ids], np.int64)
     is_seen_S = (table.numbers[:, COUNT] > 0) | (table.numbers[:, FINAL] >= 0)
     place_EI[table.numbers[:, CHUNK], index_S] = np.where(is_seen_S, np.arange(len(index_S)), NOTHING)
@@ -130,44 +130,43 @@ def aligned(
     agents: Sequence[AgentID] | None = None,
     outputs: Iterable[str] | None = None,
 ) -> dict[str, Batch]:
-    """Convert episodes to columns by group, aligned by env step: T env steps of E chunks, with A slots for agents.
+    """Convert episodes to columns per group, aligned by env step: T env steps of E chunks, with A slots for agents.
 
-    Row t of a chunk is env step first_env_t + t. The first row is the chunk's first step, or an earlier one if an agent
-    acted there and then waited. Thus every transition is in exactly one row, that of its action.
+    Row t of a chunk is env step first_env_t + t. The first row is the first step of the chunk, or an earlier one if an
+    agent acted there and then waited. Thus every transition is in exactly one row, the row of its action.
 
     - "active": bool [T, E, A], True if the agent acted at this step. All other columns are 0 where it did not: before
       it joined, while it waited, after it ended ("death masking", Yu et al. 2022, "The Surprising Effectiveness of PPO
-      in Cooperative Multi-Agent Games"), in empty slots, and after the chunk's end.
+      in Cooperative Multi-Agent Games"), in empty slots, and after the end of the chunk.
     - "obs", "actions", each of `outputs`, and "action_mask" as in `columns()`: [T, E, A, ...].
     - "rewards": float64 [T, E, A].
-    - "terminateds", "truncateds": bool [T, E, A], True at an agent's last action if it ended this way.
-    - "next_t": int64 [T, E, A], the row in which the agent's next observation arrived, up to T.
-    - "final_obs" [E, A, ...]: each agent's last observation; "final_t": int64 [E, A], the row in which it arrived. If
-      that is before "seq_lens", the agent has ended or waits: it has acted on this observation, and the step will be in
-      a later chunk. This includes agents that have no step in the chunk yet, unless it was copied, sliced or joined.
-      "final_action_mask" [E, A, choices]: the observation's mask, if there is an "action_mask".
-    - "continues": bool [E, A], True if the agent has a last observation and has not terminated, so that its value
-      counts.
-    - "env_state" [T + 1, E, ...], if the chunks have env states: those of all rows and of the step after the last. All
-      groups share this array.
+    - "terminateds", "truncateds": bool [T, E, A], True at the last action of an agent if it ended this way.
+    - "next_t": int64 [T, E, A], the row in which the next observation of the agent arrived, up to T.
+    - "final_obs" [E, A, ...]: the last observation of each agent; "final_t": int64 [E, A], the row in which it arrived.
+      If that is before "seq_lens", the agent has finished or waits: it has acted on this observation, and the step will
+      be in a later chunk. This includes agents without a step in the chunk, unless it was copied, sliced or joined.
+      "final_action_mask" [E, A, choices]: the mask of that observation, if there is an "action_mask".
+    - "continues": bool [E, A], True if the agent has a last observation and has not terminated, so its value counts.
+    - "env_state" [T + 1, E, ...], if the chunks have env states: the states of all rows and of the step after the last.
+      All groups share this array.
     - "seq_lens": int64 [E], number of rows of each chunk; "first_env_t": int64 [E]; "eps_id": object [E].
     - "agent_id": object [E, A], None for empty slots.
 
     Args:
         episodes: Chunks as returned by `sample()`.
         groups: Group -> agents in order of their slots; or a function `(agent_id, episode) -> group`, which returns
-            None to leave an agent out; or None to make each module's agents a group.
+            None to leave an agent out; or None for one group per module.
         agents: All agents, in the order in which slots are assigned unless `groups` is a dict. None means in order of
             appearance in `episodes`, which may differ from call to call.
-        outputs: Names of recorded outputs. None means all outputs common to the group's agents, except "state_in",
+        outputs: Names of recorded outputs. None means all outputs common to the agents of the group, except "state_in",
             "state_out", and names of other columns.
 
     Returns:
         Group -> name -> column.
 
     Raises:
-        BatchError: If agents of a group have different spaces, an output was not recorded, `agents` lacks an agent that
-            has steps, or env states differ in form or exist in some of the chunks only.
+        BatchError: If agents of a group have different spaces, an output was not recorded, an agent with steps is
+            missing in `agents`, or env states differ in form or exist in only some of the chunks.
     """
     episodes, outputs = list(episodes), names_of(outputs)
     chunks = [*in_numbers(episodes)]
@@ -206,16 +205,16 @@ def _states_of(chunks: Unbuilt | MultiAgentEpisode) -> Sequence[np.ndarray | Non
 
 
 class _Team:
-    """The trajectories of one group.
+    """The trajectories of a group.
 
     Args:
         table: Table of agent episodes.
         ids_EA: See `Members`.
         episodes: The chunks.
-        place_S, chunk_S, slot_S: Index in the table, chunk and slot of each of the group's agent episodes, int64.
+        place_S, chunk_S, slot_S: Table index, chunk and slot of each agent episode of the group, int64.
 
     Attributes:
-        trajectories: Agent episodes with steps; `chunk_S` and `slot_S` are theirs.
+        trajectories: Agent episodes with steps; `chunk_S` and `slot_S` refer to these.
         seen: All agent episodes with an observation in rows of their chunk; `seen_places` are their chunks and slots.
     """
 
@@ -250,7 +249,7 @@ class _Team:
 
     @property
     def _last_N(self) -> np.ndarray:
-        """Index of each trajectory's last step."""
+        """Index of the last step of each trajectory."""
         return np.cumsum(self.trajectories.length_S) - 1
 
 
@@ -289,7 +288,7 @@ def _last_columns(team: _Team, first_E: np.ndarray) -> Batch:
 
 
 def _last_masks(team: _Team, continues_EA: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Return the masks that came with the last observations in infos, [E, A, choices]; True where there were none."""
+    """Return the masks that came with the last observations in infos, [E, A, choices]; True where masks are missing."""
     masks = np.zeros((*continues_EA.shape, *like.shape[3:]), like.dtype)
     masks[continues_EA] = True
     ids_EA = np.broadcast_to(team.ids_EA, continues_EA.shape)
@@ -302,7 +301,7 @@ def _last_masks(team: _Team, continues_EA: np.ndarray, like: np.ndarray) -> np.n
 
 
 def _last_infos(episode: MultiAgentEpisode) -> dict[AgentID, Any]:
-    """Return the info that came with each agent's last observation."""
+    """Return the info that came with the last observation of each agent."""
     lanes = episode.chunk.lanes
     observed = episode.agent_episodes if lanes is None else lanes.agent_episodes(of_all=True)
     return {agent_id: _last_info(each) for agent_id, each in observed.items()}
@@ -312,7 +311,7 @@ def _last_info(agent_episode: SingleAgentEpisode) -> dict[str, Any]:
     info: dict[str, Any] = agent_episode.get_infos(-1)
     if info or not agent_episode.is_done or not len(agent_episode):
         return info
-    # The last observation is repeated if the env's last step has none for the agent; so is its info here.
+    # The last observation is repeated if the agent has none in the last env step; so is its info here.
     last, before = agent_episode.get_observations(-1), agent_episode.get_observations(-2)
     repeated: dict[str, Any] = agent_episode.get_infos(-2)
     return repeated if same(last, before) else info
@@ -322,13 +321,13 @@ class _Spread:
     """Puts items at entries of an array that is 0 elsewhere.
 
     Args:
-        shape: Shape of the array, without that of an item.
+        shape: Shape of the array, without the item axes.
         entry_N: Entry of each item, int64 [n], as a flat index into `shape`; without duplicates.
     """
 
     def __init__(self, shape: tuple[int, ...], entry_N: np.ndarray):
         self._shape = shape
-        # Gathering in the array's order takes one pass: empty entries get the first item and are cleared afterwards.
+        # Gathering in array order takes one pass: empty entries get the first item and are cleared afterwards.
         self._item_of_entry = np.zeros(math.prod(shape), np.int64)
         self._item_of_entry[entry_N] = np.arange(len(entry_N))
         self._is_filled = np.zeros(len(self._item_of_entry), bool)
@@ -348,7 +347,7 @@ class _Spread:
         return {name: map_struct(self, column) for name, column in columns.items()}
 
     def is_filled(self) -> np.ndarray:
-        """Return which entries hold an item, bool [*shape]."""
+        """Return which entries contain an item, bool [*shape]."""
         return self._is_filled.reshape(self._shape)
 
     def _finished(self, leaf: np.ndarray) -> np.ndarray:
@@ -358,7 +357,7 @@ class _Spread:
 
 
 def _env_states(states_E: list[np.ndarray | None], first_E: np.ndarray, n_rows_E: np.ndarray) -> np.ndarray:
-    """Stack the chunks' env states to [T + 1, E, ...], zero-padded."""
+    """Stack the env states of the chunks to [T + 1, E, ...], zero-padded."""
     model = next(states for states in states_E if states is not None)
     out = np.zeros((int(n_rows_E.max()) + 1, len(states_E), *model.shape[1:]), model.dtype)
     for chunk, (states, n_rows) in enumerate(zip(states_E, n_rows_E.tolist(), strict=True)):

@@ -1,4 +1,4 @@
-"""Episodes as padded sequences by module, for recurrent learners.
+"""Episodes as padded sequences per module, for recurrent learners.
 
 Axes in names: S trajectory, N step, B sequence, T step of a sequence.
 """
@@ -26,24 +26,24 @@ def sequences(
     outputs: Iterable[str] | None = None,
     extra_columns: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Batch]:
-    """Convert episodes to b sequences by module id, of T = burn_in + max_seq_len steps each, zero-padded at the end.
+    """Convert episodes to b sequences per module, of T = burn_in + max_seq_len steps each, zero-padded at the end.
 
-    Each trajectory is cut into sequences of `max_seq_len` of the agent's own steps, of which the last may be shorter.
-    They are in the order of `columns()`. Each sequence is preceded by up to `burn_in` earlier steps, as far as the
-    chunk and its lookback reach; these warm up the recurrent state and are excluded from the loss.
+    Each trajectory is cut into sequences of `max_seq_len` agent steps, of which the last may be shorter. They are in
+    the order of `columns()`. Each sequence is preceded by up to `burn_in` earlier steps, as far as the chunk and its
+    lookback reach; these warm up the recurrent state and are excluded from the loss.
 
     - "obs", "actions", "rewards", "terminateds", "truncateds", each of `outputs`, and "action_mask" if masks were
       recorded: [b, T, ...], as in `columns()`.
     - "seq_lens": int64 [b], number of steps without padding, including burn-in.
     - "loss_mask": bool [b, T], False in burn-in and padding.
-    - "state_in" [b, ...], nested like the module's state: the recurrent state at each sequence's first step, including
-      burn-in; "state_out": the state after each sequence's last step. Recurrent modules only.
-    - "final_obs" [b, ...]: the observation after each sequence's last step.
+    - "state_in" [b, ...], nested like the state of the module: the recurrent state at the first step of each sequence,
+      including burn-in; "state_out": the state after the last step of each sequence. Recurrent modules only.
+    - "final_obs" [b, ...]: the observation after the last step of each sequence.
     - "eps_id", "agent_id": object [b].
 
     Args:
         episodes: Chunks as returned by `sample()`.
-        max_seq_len: Number of steps of a sequence, without burn-in.
+        max_seq_len: Number of steps per sequence, without burn-in.
         burn_in: Maximum number of burn-in steps.
         outputs: Names of recorded outputs. None means all except "state_in", "state_out", and names of other columns.
         extra_columns: Module id -> name -> array [n, ...] (or nested arrays) with the rows of `columns(episodes)`, such
@@ -53,9 +53,9 @@ def sequences(
         Module id -> name -> column.
 
     Raises:
-        BatchError: If an output was not recorded; if a module's agents have different spaces; if an extra column has a
-            wrong length or belongs to a module without steps; or if a sequence begins with a randomly chosen action,
-            which has no recurrent state.
+        BatchError: If an output was not recorded; if agents of a module have different spaces; if an extra column has
+            the wrong length or belongs to a module without steps; or if a sequence starts with a randomly chosen
+            action, which has no recurrent state.
     """
     if max_seq_len < 1 or burn_in < 0:
         raise BatchError(f"expected max_seq_len of at least 1 and burn_in of at least 0, got {max_seq_len}, {burn_in}")
@@ -78,7 +78,7 @@ class _Cuts:
     trajectory_B: np.ndarray
     first_B: np.ndarray  # position of the first step, including burn-in
     length_B: np.ndarray
-    step_BT: np.ndarray  # positions of the steps; padding repeats the sequence's first
+    step_BT: np.ndarray  # positions of the steps; padding repeats the first step of the sequence
     is_step_BT: np.ndarray
     in_loss_BT: np.ndarray
 

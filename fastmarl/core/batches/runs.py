@@ -1,4 +1,4 @@
-"""Access to the columns of trajectories, in a block or in arrays of their own.
+"""Access to the columns of trajectories, in a block or in separate arrays.
 
 Axes in names: S trajectory, N step.
 """
@@ -19,14 +19,14 @@ from fastmarl.core.store.block import Block
 
 
 class BlockRun:
-    """Consecutive trajectories that lie in one block.
+    """Consecutive trajectories in the same block.
 
     Args:
         numbers: int64 [s, 10], see `AgentEpisodeTable`.
 
     Attributes:
         rows: Index of each step in the columns, int64 [N].
-        last_row_S: Index of each trajectory's last observation, int64; unused if it has a final one.
+        last_row_S: Index of the last observation of each trajectory, int64; unused if it has a final one.
     """
 
     def __init__(self, block: Block, numbers: np.ndarray):
@@ -51,14 +51,14 @@ class BlockRun:
         return self._block.recorded_rewards(raw)
 
     def output(self, name: Any) -> Any:
-        """Return an output of any name, even that of another column."""
+        """Return an output of any name, even if another column has the same name."""
         return self._block.output(name)
 
     def env_ts(self) -> np.ndarray:
         return self._block.env_t_R
 
     def final_observations(self) -> Any:
-        """Return the final observations, indexed by the table's FINAL."""
+        """Return the final observations, indexed by FINAL of the table."""
         return self._block.layout.nest(list(self._block.final_obs))
 
 
@@ -99,7 +99,7 @@ Run = BlockRun | SourceRun
 
 
 def runs_of(sources: Sequence[Block | Source], numbers: np.ndarray) -> tuple[list[Run], list[int]]:
-    """Return the runs in order, and the index of each one's first agent episode."""
+    """Return the runs in order, and the index of the first agent episode of each run."""
     is_block = np.array([isinstance(source, Block) for source in sources], np.int64)
     firsts = _steps.firsts_of_runs(numbers[:, SOURCE], is_block)
     runs: list[Run] = []

@@ -1,6 +1,6 @@
 """Joint observations of a team, and its rewards on a common clock.
 
-Axes in names: T env step, E chunk, A agent's slot in its group.
+Axes in names: T env step, E chunk, A slot of the agent in its group.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 def with_final_obs(batch: Batch) -> Any:
     """Return "obs" with the last observations in the rows in which they arrived: [T + 1, E, A, ...], copied.
 
-    Those of agents that have terminated are left out: like all others that don't act at an env step, they have zeros.
+    Observations of terminated agents are omitted: they are zeros, as for all agents not acting at an env step.
 
     Args:
-        batch: A group's batch from `aligned()`.
+        batch: Batch of a group from `aligned()`.
     """
     continues, final_t = batch[Columns.CONTINUES], batch[Columns.FINAL_T]
     e, a = np.nonzero(continues)
@@ -36,13 +36,13 @@ def with_final_obs(batch: Batch) -> Any:
 
 
 def rewards_by_arrival(batch: Batch) -> np.ndarray:
-    """Return the team's rewards by the row in which they were complete, float64 [T + 1, E].
+    """Return the rewards of the team by the row in which they were complete, float64 [T + 1, E].
 
-    A reward is recorded with the agent's action and adds up all that it received until its next observation, so it is
-    complete when that arrives.
+    A reward is recorded with the action of the agent and sums everything received until its next observation, so it is
+    complete when that observation arrives.
 
     Args:
-        batch: A group's batch from `aligned()`.
+        batch: Batch of a group from `aligned()`.
     """
     rewards, next_t = batch[Columns.REWARDS], batch[Columns.NEXT_T]
     arrived = np.zeros((len(rewards) + 1, rewards.shape[1]))
@@ -50,31 +50,31 @@ def rewards_by_arrival(batch: Batch) -> np.ndarray:
         arrived[1:] = rewards.sum(-1)  # no agent waits
     else:
         np.add.at(arrived, (next_t, np.arange(rewards.shape[1])[:, None]), rewards)
-        arrived[0] = 0.0  # those of inactive agents
+        arrived[0] = 0.0  # rewards of inactive agents
     return arrived
 
 
 @public("fastmarl.batches")
 class TeamRewards:
-    """Replaces rewards by those of the team, where each agent receives the sum of all agents' rewards.
+    """Replaces rewards by team rewards, where each agent receives the sum over all agents.
 
-    An agent's reward for a decision is then all that became complete (see `rewards_by_arrival()`) after it, up to the
-    agent's next observation; undiscounted, since a step is one of the agent's own. If all agents act at every env
-    step, it is the sum of their rewards at that step. A decision may have its outcome in a later call, so this
-    remembers what the team has received since the decisions of waiting agents. Call it once for each batch, with
-    groups that are dicts, so that slots don't change.
+    The reward of an agent for a decision is then everything completed (see `rewards_by_arrival()`) after it, up to the
+    next observation of the agent; undiscounted, since steps are counted per agent. If all agents act at every env step,
+    it is the sum of their rewards at that step. The outcome of a decision may arrive in a later call, so this object
+    remembers the team rewards received since the decisions of waiting agents. Call it once per batch, with groups given
+    as dicts, so that slots do not change.
 
     It is saved like a module, by `state_dict()` and `load_state_dict()`.
     """
 
     def __init__(self) -> None:
-        self._since: dict[tuple[str, int], float] = {}  # by episode id and slot, of waiting agents
+        self._since: dict[tuple[str, int], float] = {}  # (episode id, slot) -> reward, of waiting agents
 
     def __call__(self, batch: Batch) -> np.ndarray:
         """Return rewards, float64 [T, E, A], 0 if inactive.
 
         Args:
-            batch: A group's batch from `aligned()`.
+            batch: Batch of a group from `aligned()`.
         """
         active, next_t, final_t = batch[Columns.ACTIVE], batch[Columns.NEXT_T], batch[Columns.FINAL_T]
         arrived = rewards_by_arrival(batch)
@@ -93,9 +93,9 @@ class TeamRewards:
     def _settle(
         self, rewards: np.ndarray, batch: Batch, total_E: np.ndarray, waits: np.ndarray, since_EA: np.ndarray
     ) -> None:
-        """Add what the team received in earlier chunks to the decisions of agents that have waited since.
+        """Add the team rewards of earlier chunks to the decisions of agents waiting since then.
 
-        An episode may have several chunks, which are in order.
+        An episode may have several chunks, in order.
         """
         active, ids = batch[Columns.ACTIVE], batch[Columns.EPS_ID].tolist()
         for chunk, slot in np.ndindex(waits.shape):
@@ -127,7 +127,7 @@ class TeamRewards:
             state: Result of `state_dict()`.
 
         Raises:
-            CheckpointError: If it is something else.
+            CheckpointError: If it is anything else.
         """
         try:
             keys = zip(state["episode_ids"], map(int, state["slots"]), strict=True)

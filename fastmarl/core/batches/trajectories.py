@@ -1,7 +1,7 @@
-"""Steps of many trajectories as one long column, read directly from the blocks that hold them.
+"""Steps of many trajectories as one long column, read directly from the blocks that contain them.
 
-Axes in names: S trajectory (an agent episode), N step. A *step* is a transition: an observation, the agent's
-action on it, and its reward.
+Axes in names: S trajectory (an agent episode), N step. A *step* is a transition: an observation, the action of the
+    agent, and its reward.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_OUTPUTS = frozenset((
     Columns.ENV_STATE, Columns.FINAL_T, Columns.NEXT_T, Columns.CONTINUES, Columns.FINAL_ACTION_MASK,
     Columns.FIRST_ENV_T,
 ))  # fmt: skip
-"""Names of batch columns that are never outputs, even if a module's output has the same name."""
+"""Names of batch columns that are never outputs, even if a module output has the same name."""
 
 
 FlatStruct = list[tuple[tuple, Any]]  # see flatten_struct()
@@ -49,15 +49,15 @@ class Places(NamedTuple):
 
 
 class Trajectories:
-    """Agent episodes in sequence; the steps of their lookbacks are included.
+    """Agent episodes in sequence, including their lookbacks.
 
     Args:
         table: Table of agent episodes.
         chosen: Indices of the agent episodes, int64 [s], each with at least one step, unless only last observations are
-            read; those of one block should be adjacent.
+            read; agent episodes in the same block should be adjacent.
 
     Attributes:
-        begin_S: Position of each trajectory's first step, including the lookback, int64.
+        begin_S: Position of the first step of each trajectory, including the lookback, int64.
         lookback_S, length_S: Number of steps in the lookback and after it, int64.
         numbers: int64 [s, 10], see `AgentEpisodeTable`.
     """
@@ -75,26 +75,26 @@ class Trajectories:
 
     @property
     def is_one_run(self) -> bool:
-        """True if all lie in one block, or if there is only one trajectory."""
+        """True if all lie in the same block, or if there is only one trajectory."""
         return len(self._runs) == 1
 
     @property
     def ended_S(self) -> dict[str, np.ndarray]:
-        """Whole trajectories' "terminateds" and "truncateds", bool [S]."""
+        """Per trajectory, "terminateds" and "truncateds", bool [S]."""
         return {name: self._done_S & flag > 0 for name, flag in FLAGS.items()}
 
     @property
     def first_S(self) -> np.ndarray:
-        """Position of each trajectory's first step after the lookback, int64."""
+        """Position of the first step of each trajectory after the lookback, int64."""
         return self.begin_S + self.lookback_S
 
     @property
     def last_S(self) -> np.ndarray:
-        """Position of each trajectory's last step, int64."""
+        """Position of the last step of each trajectory, int64."""
         return self.first_S + self.length_S - 1
 
     def steps_after_lookback(self) -> np.ndarray:
-        """Return the positions of all steps except those of the lookbacks, int64 [N]."""
+        """Return the positions of all steps except lookback steps, int64 [N]."""
         return _steps.ranges(self.first_S, self.length_S)
 
     def end_flags(self) -> dict[str, np.ndarray]:
@@ -123,18 +123,18 @@ class Trajectories:
         return {Columns.EPS_ID: as_objects(ids), Columns.AGENT_ID: as_objects(self.agent_ids)}
 
     def output_keys(self) -> list[str]:
-        """Return the names of the outputs that any trajectory has."""
+        """Return the names of the outputs of any trajectory."""
         return list(dict.fromkeys(key for run in self._runs for key in run.output_keys()))
 
     def wanted_outputs(self, outputs: Collection[str] | None) -> list[Any]:
         """Return the names of the outputs to read.
 
-        If `outputs` is None, these are the outputs that all trajectories have, except recurrent states and names of
-        other columns. Action masks that any trajectory has are always included, unless their sizes differ; trajectories
-        without them get masks that allow all actions.
+        If `outputs` is None, these are the outputs of all trajectories, except recurrent states and names of other
+        columns. Action masks of any trajectory are always included, unless their sizes differ; trajectories without
+        them get masks that allow all actions.
 
         Raises:
-            BatchError: If an output was not recorded, or has the name of another column.
+            BatchError: If an output was not recorded, or has the same name as another column.
         """
         recorded = self.output_keys()
         if outputs is None:
@@ -159,14 +159,14 @@ class Trajectories:
         return [*wanted, name] if is_one_column and name not in wanted else wanted
 
     def read(self, name: str, steps: np.ndarray) -> Any:
-        """Return copies of a column's items at these positions, with blanks where a trajectory lacks an output.
+        """Return copies of the items of a column at these positions, with blanks where a trajectory has no such output.
 
         Args:
             name: One of RECORDED, or the name of a recorded output.
             steps: Positions, int64 [n]; unless `is_one_run`, they must be grouped by trajectory in ascending order.
 
         Raises:
-            BatchError: If the trajectories' items differ in dtype, shape or structure.
+            BatchError: If items of different trajectories differ in dtype, shape or structure.
         """
         return self.read_all([name], steps)[name]
 
@@ -200,7 +200,7 @@ class Trajectories:
         return rewards
 
     def read_outputs(self, names: Iterable[Any], steps: np.ndarray) -> dict[Any, Any]:
-        """Read outputs that all trajectories have, even under the name of another column; see `read()`."""
+        """Read module outputs of all trajectories, even if named like another column; see `read()`."""
         places = self._places(steps)
         return {name: self._gathered(name, [run.output(name) for run in self._runs], places) for name in names}
 
@@ -218,11 +218,11 @@ class Trajectories:
         rows = _take(self._row_N, steps)
         if self.is_one_run:
             return Places(rows, np.array([len(steps)]))
-        # A run's steps are adjacent though not ascending, which is enough to search for their ends.
+        # The steps of a run are adjacent though not ascending, which is enough to search for their ends.
         return Places(rows, np.diff(np.searchsorted(steps, self._end_of_run), prepend=0))
 
     def _gathered(self, name: str, columns: list[Any], places: Places) -> Any:
-        """Gather the items at these places from the runs' whole columns."""
+        """Gather the items at these places from the complete columns of the runs."""
         of_run = list(map(flatten_struct, columns))
         if not self.is_one_run:
             self._check_forms(name, of_run)
@@ -230,14 +230,14 @@ class Trajectories:
         return map_struct(lambda _: self._gather(list(next(leaves)), places), columns[0])
 
     def _gather(self, columns: list[np.ndarray], places: Places) -> np.ndarray:
-        """Copy the rows at these places from the runs' columns."""
+        """Copy the rows at these places from the columns of the runs."""
         if columns[0].dtype.hasobject:
             pieces = np.split(places.rows, np.cumsum(places.counts)[:-1])
             return np.concatenate([column.take(piece, 0) for column, piece in zip(columns, pieces, strict=True)])
         return _store.gather(columns, places.rows, places.counts)
 
     def final_obs(self) -> Any:
-        """Return the observation after each trajectory's last step, [S, ...], copied.
+        """Return the observation after the last step of each trajectory, [S, ...], copied.
 
         Raises:
             BatchError: See `read()`.
@@ -254,18 +254,18 @@ class Trajectories:
         return last
 
     def _finals(self, rows: np.ndarray, counts: np.ndarray) -> Any:
-        """Gather final observations; `counts` has the number of them in each run."""
+        """Gather final observations; `counts` is their number in each run."""
         places = Places(np.ascontiguousarray(rows), counts)
         return self._gathered(Columns.OBS, [run.final_observations() for run in self._runs], places)
 
     def final_env_t(self) -> np.ndarray:
-        """Return the env step of the observation after each trajectory's last step, int64 [S]."""
+        """Return the env step of the observation after the last step of each trajectory, int64 [S]."""
         if self._have_all_ended:
             return self._end_env_t_S
         return np.where(self._final_S >= 0, self._end_env_t_S, self._env_ts(self._last_places()))
 
     def _last_places(self) -> Places:
-        """Return the places of the last observations, valid for trajectories without a final one."""
+        """Return the places of the last observations, valid for trajectories without a final observation."""
         return Places(np.concatenate([run.last_row_S for run in self._runs]), self._n_of_run)
 
     @property
@@ -274,7 +274,7 @@ class Trajectories:
         return np.diff([*self._first_of_run, len(self._chosen)])
 
     def obs_after(self, steps: np.ndarray) -> Any:
-        """Return the observation after each of these steps, copied: that of the next step, or the final one.
+        """Return copies of the observations after each of these steps: from the next step, or the final one.
 
         Args:
             steps: Positions, int64 [n], ascending; must include the last step of each trajectory.
@@ -291,7 +291,7 @@ class Trajectories:
         return map_struct(with_finals, self.read(Columns.OBS, steps + ~is_last))
 
     def _check_forms(self, name: str, of_run: list[FlatStruct]) -> None:
-        """Raise BatchError unless the runs' columns have equal dtypes, shapes and structures."""
+        """Raise BatchError unless the columns of all runs have equal dtypes, shapes and structures."""
         expected = _form(of_run[0])
         for flat, first in zip(of_run, self._first_of_run, strict=True):
             if (form := _form(flat)) != expected:
@@ -302,7 +302,7 @@ class Trajectories:
 
 
 def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
-    """Return module id -> trajectories of its agents, in order of the episodes and of the agents' appearance."""
+    """Return module id -> trajectories of its agents, in order of the episodes and of first appearance."""
     table = without_collection(AgentEpisodeTable, in_numbers(episodes))
     return {module_id: Trajectories(table, chosen) for module_id, chosen in table.by_module().items()}
 
@@ -319,18 +319,18 @@ def names_of(outputs: Iterable[str] | None) -> list[str] | None:
 
 
 def trajectories_of(agent_episodes: Iterable[SingleAgentEpisode]) -> Trajectories:
-    """Make trajectories of these agent episodes, each with at least one step; those of one block should be adjacent."""
+    """Make trajectories of agent episodes with steps; agent episodes in the same block should be adjacent."""
     table = AgentEpisodeTable.of(agent_episodes)
     return Trajectories(table, np.arange(len(table.agent_ids)))
 
 
 def as_objects(items: Sequence[Hashable]) -> np.ndarray:
-    """Return an object array [n], in which tuples stay single items."""
+    """Return an object array [n], in which tuples remain single items."""
     return np.fromiter(items, object, len(items))
 
 
 def _take(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return column.take(rows, 0), but without releasing the interpreter's lock; see `_steps`."""
+    """Return column.take(rows, 0), but without releasing the interpreter lock; see `_steps`."""
     return _store.gather([column], rows, np.array([len(rows)]))
 
 

@@ -1,8 +1,8 @@
-"""Saves trees of state to a folder: arrays in safetensors, everything else in JSON, without pickle.
+"""Saves trees of state to a directory: arrays in safetensors, everything else in JSON, without pickle.
 
-The folder holds `state.json` and one `arrays-<digest>.safetensors` that it names. A save writes the arrays first and
-then replaces `state.json` in one rename, so at every moment the folder is either the old checkpoint or the new one.
-Values that plain JSON can't hold are wrapped: {"$": kind, "value": ...}, see `_encode`.
+The directory contains `state.json` and one `arrays-<digest>.safetensors` named in it. A save writes the arrays first
+and then replaces `state.json` in a single rename, so the directory always contains either the old checkpoint or the new
+one. Values not supported by plain JSON are wrapped: {"$": kind, "value": ...}, see `_encode`.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ VERSION = 1
 
 STATE_FILE = "state.json"
 _ARRAYS_FILE = r"arrays-[0-9a-f]{16}\.safetensors"
-_TEMPORARY = rf"\.({re.escape(STATE_FILE)}|{_ARRAYS_FILE})\.[0-9a-f]{{32}}"  # left by a process that was killed
+_TEMPORARY = rf"\.({re.escape(STATE_FILE)}|{_ARRAYS_FILE})\.[0-9a-f]{{32}}"  # left by a killed process
 _KEY_TYPES = (str, int, float, bool, type(None))
 _SAFE_INT_BITS = 53  # other JSON readers round larger integers
 
 
 def save_state(path: str | os.PathLike[str], state: Any) -> None:
-    """Write `state` to the folder `path`, which is created if needed; an existing checkpoint is replaced.
+    """Write `state` to the directory `path`, which is created if needed; an existing checkpoint is replaced.
 
     Args:
-        path: The folder. Files in it that are not part of a checkpoint stay.
+        path: The directory. Files that are not part of a checkpoint are left unchanged.
         state: Any nesting of dicts, lists, tuples, str, int of any size, float, bool, None, numeric numpy arrays of any
-            shape (0-d too), and torch tensors. When loaded, numpy scalars become Python numbers and tensors become
-            arrays; tensors of a dtype that numpy lacks (bfloat16) become float32. Keys of dicts are strings, numbers,
+            shape (including 0-d), and torch tensors. When loaded, numpy scalars become Python numbers and tensors
+            become arrays; tensors of a dtype that numpy does not support (bfloat16) become float32. Keys of dicts are
+            strings, numbers,
             None, or tuples of them.
 
     Raises:
-        CheckpointError: If a value can't be saved; the message gives its path in the tree.
-        OSError: If the disk is full, read-only, ... In all cases an earlier checkpoint stays intact.
+        CheckpointError: If a value cannot be saved; the message gives its path in the tree.
+        OSError: If the disk is full, read-only, ... In all cases an earlier checkpoint remains intact.
     """
     arrays: list[np.ndarray] = []
     tree = _encode(state, "state", arrays)
@@ -66,9 +67,9 @@ def save_state(path: str | os.PathLike[str], state: Any) -> None:
 
 
 def is_key(value: Any) -> bool:
-    """Return True if a checkpoint can hold this key: a string, a number, None, or a tuple of them.
+    """Return True if a checkpoint can store this key: a string, a number, None, or a tuple of them.
 
-    A loaded key is equal to it, but may have another type: int for np.int64, str for a member of a StrEnum.
+    A loaded key is equal to it, but may have a different type: int for np.int64, str for a member of a StrEnum.
     """
     if isinstance(value, tuple):
         return all(map(is_key, value))
@@ -77,10 +78,10 @@ def is_key(value: Any) -> bool:
 
 
 def stored_key(key: Any) -> Any:
-    """Return what stands for a hashable value in a checkpoint, equal in every process.
+    """Return a value that represents a hashable in a checkpoint, equal in every process.
 
-    This is the value itself if it `is_key()`, and otherwise its `repr()`, without addresses and with sets in order.
-    Values that differ may have equal texts.
+    This is the value itself if `is_key()`, and otherwise its `repr()`, without addresses and with sets in order.
+    Different values may have equal representations.
     """
     return key if is_key(key) else _text(key)
 
@@ -94,7 +95,7 @@ def _text(value: Any) -> str:
 
 
 def load_state(path: str | os.PathLike[str]) -> Any:
-    """Read what `save_state` wrote to the folder `path`; arrays are writeable and belong to the caller.
+    """Read a state written by `save_state` from the directory `path`; arrays are writeable and owned by the caller.
 
     Raises:
         CheckpointError: If the checkpoint is missing, damaged, truncated, unreadable, or from a newer version. The
@@ -162,7 +163,7 @@ def _encode_array(array: np.ndarray, path: str, arrays: list[np.ndarray]) -> dic
             f"{path} is an array of dtype {array.dtype}, which a checkpoint can't hold; use a number dtype"
         )
     kind = "array"
-    if array.dtype == np.complex128:  # safetensors lacks this dtype
+    if array.dtype == np.complex128:  # not supported by safetensors
         kind, array = "complex128", np.stack([array.real, array.imag], axis=-1)
     # safetensors writes raw memory, ignoring strides and byte order.
     arrays.append(np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=None))
@@ -226,7 +227,7 @@ def _checked_content(file: Path, blob: bytes) -> dict:
 
 
 def _is_content(content: Any) -> bool:
-    """Return True if `content` has the right entries, and names a file in the same folder."""
+    """Return True if `content` has the right entries, and names a file in the same directory."""
     if not isinstance(content, dict) or set(content) != {"tree", "arrays", "arrays_sha256"}:
         return False
     return isinstance(content["arrays"], str) and re.fullmatch(_ARRAYS_FILE, content["arrays"]) is not None

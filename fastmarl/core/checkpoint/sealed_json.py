@@ -1,4 +1,4 @@
-"""Files that are read safely and replaced atomically, and JSON with a checksum of its content."""
+"""Files that are read safely and replaced atomically, and JSON with a content checksum."""
 
 import errno
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def digest(content: Any) -> str:
-    """Return the SHA-256 of plain data, which is unchanged by writing and reading the data as JSON."""
+    """Return the SHA-256 of plain data, which does not change when the data is written and read as JSON."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -31,7 +31,7 @@ def open_file(path: Path) -> BufferedReader:
     """Open a file for reading.
 
     Raises:
-        OSError: Also for a pipe or a device, which might never be opened or end.
+        OSError: Also for a pipe or a device, where opening or reading might block forever.
     """
     file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -45,7 +45,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def read_file(path: Path, most_bytes: int = -1) -> bytes:
-    """Return the content of a file; raises OSError as `open_file()` does, and for more than `most_bytes`."""
+    """Return the content of a file; raises OSError like `open_file()`, and for more than `most_bytes`."""
     with open_file(path) as file:
         if 0 <= most_bytes < os.fstat(file.fileno()).st_size:
             raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", os.fspath(path))
@@ -58,7 +58,7 @@ def read_file(path: Path, most_bytes: int = -1) -> bytes:
 def replace_file(path: Path, data: bytes) -> None:
     """Replace a file atomically: it has the old or the new content, even after a crash of the machine.
 
-    A killed process may leave a temporary file, `.NAME.` followed by 32 hex digits; errors and interrupts don't.
+    A killed process may leave a temporary file, `.NAME.` followed by 32 hex digits; errors and interrupts do not.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:

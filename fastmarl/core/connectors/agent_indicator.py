@@ -16,12 +16,12 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.connectors")
 class AgentIndicator(EnvToModuleConnector):
-    """Appends a one-hot vector that indicates the agent, so that agents that share a network can act differently.
+    """Appends a one-hot vector that indicates the agent, so that agents sharing a network can act differently.
 
-    Observations must be vectors; those of other shapes need FlattenObservations before this. The output is float32.
+    Observations must be vectors; use FlattenObservations before this connector for other shapes. The output is float32.
 
     Args:
-        agents: All agents of the module; the position of an agent's id is that of its 1. A set is sorted.
+        agents: All agents of the module, in one-hot order: the i-th agent has its 1 at index i. A set is sorted.
     """
 
     per_agent_state = ("position_L",)
@@ -39,7 +39,7 @@ class AgentIndicator(EnvToModuleConnector):
         self.position_L = np.zeros(0, np.int64)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy all but the ids, which may be hashed by identity."""
+        """Copy everything except the ids, which may be hashed by identity."""
         memo.update({id(agent): agent for agent in self.agents})
         other = object.__new__(type(self))
         other.__dict__.update(deepcopy(vars(self), memo))
@@ -70,7 +70,7 @@ class AgentIndicator(EnvToModuleConnector):
         for i in numbers.tolist():
             agent = agents[i][1]
             position = self._positions.get(agent)
-            if position is None:  # made from a checkpoint, where a text may stand for the id
+            if position is None:  # made from a checkpoint, where a string may stand for the id
                 position = self._positions.get(stored_key(agent))
             if position is None:
                 raise rows.error(i, f"AgentIndicator was made for the agents {self.agents}; name all that the module "

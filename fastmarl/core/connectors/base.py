@@ -1,4 +1,4 @@
-"""Base classes of connectors, and the rows that they are called with."""
+"""Base classes of connectors, and the rows passed to them."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from fastmarl.core.store.lanes import Guest, LaneTable
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Objects that a connector may look at besides its rows.
+    """Objects that a connector may access besides its rows.
 
     Attributes:
-        episode_of: Env index -> its running episode as recorded so far; reading it takes time.
+        episode_of: Env index -> its running episode as currently recorded; reading it takes time.
         module: All modules of the runner.
-        metrics: The runner's metrics logger.
+        metrics: The metrics logger of the runner.
     """
 
     episode_of: Callable[[int], MultiAgentEpisode]
@@ -35,26 +35,26 @@ class Surroundings:
 
 @public("fastmarl.connectors")
 class Rows:
-    """The rows that a connector is called with: each is one agent's observation, in order of arrival.
+    """The rows passed to a connector: each is the observation of a single agent, in order of arrival.
 
-    Its arrays are valid during the call only.
+    The arrays are valid during the call only.
 
     Args:
-        table: Agents by lane.
+        table: Table of agents, indexed by lane.
         block: The recorded data of the call.
         first: Index of the first row, or of the first final observation, in the block.
         end: Index after the last one.
         is_final: True if the rows are final observations.
         explore: The argument of `sample()`; None if no module acts yet.
-        surroundings: Other objects that a connector may look at.
+        surroundings: Other objects that a connector may access.
 
     Attributes:
-        lanes: Lane of each row's agent, int32 [n]: a number below `n_lanes` that belongs to the agent from its first
-            observation in an episode to its last, and is then reused.
+        lanes: Lane of the agent of each row, int32 [n]: an index below `n_lanes`, assigned to the agent from its first
+            observation in an episode to its last, and then reused.
         is_final: True if the rows are final observations.
         block: The recorded data by row: `obs` (leaves), `outputs` and `reward_R`.
         explore: The argument of `sample()`; None if the rows are only being recorded and no module acts yet.
-        columns: Further columns of the module's batch, arrays [n, ...] by name; see `adds_columns` of connectors.
+        columns: Name -> further column of the module batch, array [n, ...]; see `adds_columns` of connectors.
     """
 
     __slots__ = ("_first", "_prev", "_surroundings", "_table", "block", "columns", "explore", "is_final", "lanes")
@@ -85,21 +85,21 @@ class Rows:
 
     @property
     def n_lanes(self) -> int:
-        """Current size for arrays indexed by lane. It only grows until `make_env()` or `make_module()` resets it."""
+        """Current length of arrays indexed by lane. It only grows until `make_env()` or `make_module()` resets it."""
         return len(self._table.row_L)
 
     @property
     def is_first(self) -> np.ndarray:
-        """True for agents' first observations, bool [n]; data kept for such a lane belongs to an earlier agent."""
+        """True for the first observation of an agent, bool [n]; data of such a lane is from an earlier agent."""
         if self.is_final:
             return np.zeros(len(self), bool)
         table, lanes = self._table, self.lanes
         return table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
 
     def former(self, n: int) -> np.ndarray:
-        """Return the n previous rows of the same agents in the block, in order, int64 [len, n]; -1 if there is none.
+        """Return the n previous rows of the same agents in the block, in order, int64 [len, n]; -1 if missing.
 
-        A connector that asks for n rows must have a `min_lookback_rows` of at least n - 1.
+        A connector that requests n rows needs a `min_lookback_rows` of at least n - 1.
         """
         rows = np.empty((len(self), n), np.int64)
         former_rows(self._prev, self.block.prev_R, rows)
@@ -120,7 +120,7 @@ class Rows:
         return [*zip(self._table.env_L[self.lanes].tolist(), agents, strict=True)]
 
     def surroundings(self) -> Surroundings:
-        """Return the runner's modules and metrics, and its episodes so far.
+        """Return the modules and metrics of the runner, and its episodes up to now.
 
         Raises:
             ConfigError: If there are no episodes, because a `Policy` acts or the rows are only being recorded.
@@ -131,7 +131,7 @@ class Rows:
         return self._surroundings
 
     def error(self, i: int, problem: str) -> ObservationError:
-        """Return an error about row `i`, to be raised, with the env, agent and env step and the text `problem`."""
+        """Return an error to be raised about row `i`; it names the env, agent, env step and `problem`."""
         lane = int(self.lanes[i])
         env_index = int(self._table.env_L[lane])
         return ObservationError(
@@ -140,24 +140,24 @@ class Rows:
 
 
 class ConnectorPiece:
-    """Common base of connectors before and after a module: data by lane, and a state."""
+    """Common base of connectors before and after a module: per-lane data, and a state."""
 
     per_agent_state: tuple[str, ...] | None = None
-    """Names of the attributes that hold data by lane, each an array with one entry per lane.
+    """Names of the attributes with per-lane data, each an array with one entry per lane.
 
-    They let running episodes continue in another runner. () means that nothing is kept. None means unknown, so all
-    episodes restart there.
+    They let running episodes continue in another runner. () means that there is no such data. None means unknown, so
+    all episodes restart there.
     """
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything that a connector in another runner needs to behave the same, as plain arrays and numbers.
+        """Return all data that a connector in another runner needs to behave the same, as plain arrays and numbers.
 
-        {} means nothing. Data by lane is excluded; see `per_agent_state`.
+        {} means nothing. Per-lane data is excluded; see `per_agent_state`.
         """
         return {}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raise ConfigError if `set_state()` can't take `state`, without changing anything.
+        """Raise ConfigError if `set_state()` cannot accept `state`, without changing anything.
 
         A runner checks all parts of a state before it sets any.
         """
@@ -166,54 +166,54 @@ class ConnectorPiece:
         """Restore the result of `get_state()`."""
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Merge what the connectors of several runners have learned; by default, return the first state."""
+        """Merge the learned states of the connectors of several runners; by default, return the first state."""
         return states[0]
 
 
 @public("fastmarl.connectors")
 class EnvToModuleConnector(ConnectorPiece):
-    """Converts the observations that agents receive into what their module sees; see docs/connectors.md.
+    """Converts the observations of agents to the inputs of their module; see docs/connectors.md.
 
-    Each module has its own connectors: the runner copies the objects it is given.
+    Each module has separate connectors: the runner copies the given objects.
     """
 
     records = True
-    """True if the connector's output is recorded, so that training sees it, too.
+    """True if the output of the connector is recorded, so that it is also used in training.
 
-    If False, the output is only used for acting, and a learner has to make it again from the episodes.
+    If False, the output is only used for acting, and a learner has to compute it again from the episodes.
     """
 
     reads_record = False
     """True if the connector looks up recorded observations.
 
-    If it does not record, it must then be the first of the connectors that don't.
+    If it does not record, it must be the first of the connectors that do not record.
     """
 
     adds_columns = False
     """True if the connector adds to `rows.columns`, which requires `records = False`."""
 
     min_lookback_rows = 0
-    """Number of observations before an agent's last one to be carried over into the next `sample()` call."""
+    """Number of observations before the last one of each agent to carry over into the next `sample()` call."""
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space of the connector's output for one agent; called once, before anything else.
+        """Return the space of the connector output for a single agent; called once, before anything else.
 
         Args:
-            input_observation_space: Space of the agent's observations, after the connectors before this one.
-            input_action_space: Space of the agent's actions.
+            input_observation_space: Space of the observations, after the connectors before this one.
+            input_action_space: Space of the actions.
 
         Raises:
-            ConfigError: If the connector can't work on these spaces.
+            ConfigError: If the connector does not support these spaces.
         """
         return input_observation_space
 
     def __call__(self, obs: Any, rows: Rows) -> Any:
-        """Transform n observations. Each is passed once, in calls with at most the rows of one module in one tick.
+        """Transform n observations. Each is passed once, in calls with at most the rows of one module per tick.
 
         Args:
-            obs: Arrays [n, ...], nested like the input space; they must not be written to.
+            obs: Arrays [n, ...], nested like the input space; read-only.
             rows: The rows of these observations.
 
         Returns:
@@ -224,31 +224,31 @@ class EnvToModuleConnector(ConnectorPiece):
 
 @public("fastmarl.connectors")
 class ModuleToEnvConnector(ConnectorPiece):
-    """Changes a module's outputs, or the actions that envs receive; see docs/connectors.md.
+    """Changes the outputs of a module, or the actions that envs receive; see docs/connectors.md.
 
-    Each module has its own connectors: the runner copies the objects it is given.
+    Each module has separate connectors: the runner copies the given objects.
     """
 
     def __call__(self, outputs: dict[str, Any], rows: Rows) -> dict[str, Any]:
-        """Change the outputs of a module for n rows; called once a tick, but not for random actions.
+        """Change the outputs of a module for n rows; called once per tick, but not for random actions.
 
         Args:
-            outputs: Name -> arrays [n, ...], nested like the module's outputs or the action space, which the connector
-                may change in place. After `GetActions` they include "actions" and, if these were drawn, "action_logp";
-                after `NormalizeAndClipActions` also "actions_for_env", which envs receive.
+            outputs: Name -> arrays [n, ...], nested like the module outputs or the action space, which the connector
+                may change in place. After `GetActions` they include "actions" and, if these were sampled,
+                "action_logp"; after `NormalizeAndClipActions` also "actions_for_env", which envs receive.
             rows: The rows of these outputs.
 
         Returns:
-            Outputs of the same form. All of them are recorded, so names, dtypes and shapes must not vary by tick.
+            Outputs of the same form. All of them are recorded, so names, dtypes and shapes must not vary between ticks.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a __call__(outputs, rows)")
 
 
 @public("fastmarl.connectors")
 class GetActions(ModuleToEnvConnector):
-    """Marks the place in `module_to_env_connector` where actions are drawn from "action_dist_inputs".
+    """Marks the place in `module_to_env_connector` where actions are sampled from "action_dist_inputs".
 
-    Outputs that already have actions by then are left as they are.
+    Outputs that already contain actions are left unchanged.
     """
 
     per_agent_state = ()
@@ -256,10 +256,10 @@ class GetActions(ModuleToEnvConnector):
 
 @public("fastmarl.connectors")
 class NormalizeAndClipActions(ModuleToEnvConnector):
-    """Marks the place in `module_to_env_connector` where "actions_for_env" are made from "actions".
+    """Marks the place in `module_to_env_connector` where "actions_for_env" are computed from "actions".
 
-    The options `normalize_actions` and `clip_actions` decide how. Connectors before it change what is learned from;
-    connectors after it change what envs receive.
+    The options `normalize_actions` and `clip_actions` control the conversion. Connectors before it change the recorded
+    actions used for learning; connectors after it change the actions that envs receive.
     """
 
     per_agent_state = ()

@@ -1,8 +1,8 @@
-"""Conversion of a policy's raw actions to those that envs receive, and random actions.
+"""Conversion of raw policy actions to actions for envs, and random actions.
 
-Raw actions are recorded: 0 .. n-1 for Discrete, normalised or unclipped values for Box. Envs receive what their action
-space promises: values with `start` added, scaled or clipped to the bounds (RLlib's `normalize_actions`,
-`clip_actions`).
+Raw actions are recorded: 0 .. n-1 for Discrete, normalised or unclipped values for Box. Envs receive values of their
+    action space: with `start` added, and scaled or clipped to the bounds (`normalize_actions` and `clip_actions`, as in
+    RLlib).
 """
 
 import math
@@ -37,18 +37,19 @@ FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
 
 class EnvActions(ModuleActions):
-    """The actions of a module in the current tick, passed on as dicts by agent (`_actions.ActionDicts`) or as arrays.
+    """The actions of a module in the current tick, passed on as dicts keyed by agent (`_actions.ActionDicts`) or as
+    arrays.
 
     Args:
         module_id, space: The module and its action space.
-        connectors: The module's output connectors, if it has any.
-        normalize, clip: RLlib's options; `normalize` takes precedence.
-        as_arrays: True if actions will be read with `take()` instead of as dicts by agent.
+        connectors: The output connectors of the module, if any.
+        normalize, clip: The options of these names in RLlib; `normalize` takes precedence.
+        as_arrays: True if actions will be read with `take()` instead of as dicts keyed by agent.
 
     Attributes:
-        shapes: Shapes of the leaves of one raw action, by key.
-        uses_bounds: True if actions are scaled or clipped to the space's bounds.
-        narrow_dtypes: Smallest dtypes that can hold the leaves of an action as envs receive it.
+        shapes: Key -> shape of this leaf of a raw action.
+        uses_bounds: True if actions are scaled or clipped to the bounds of the space.
+        narrow_dtypes: Smallest dtypes that can represent the leaves of an action as sent to the env.
     """
 
     def __init__(
@@ -78,17 +79,17 @@ class EnvActions(ModuleActions):
         self.narrow_dtypes = list(map(_narrow_dtype, leaf_spaces(space)))
 
     def set(self, first: int, n: int, outputs: dict[Key, np.ndarray], rows: Rows | None = None) -> None:
-        """Take the actions of rows first .. first + n from a module's outputs.
+        """Take the actions of rows first .. first + n from module outputs.
 
-        If connectors may change what envs receive, the result is added to the outputs.
+        If connectors may change the actions for the env, the result is added to the outputs.
 
         Args:
             rows: The same rows, for connectors; None skips connectors.
 
         Raises:
-            ModuleOutputError: If the actions do not have the action space's shape or structure, or its dtype can't
-                hold them.
-            ConnectorError: If this is true of what a connector returned.
+            ModuleOutputError: If the actions do not have the shape or structure of the action space, or its dtype
+                cannot represent them.
+            ConnectorError: If the same applies to the result of a connector.
         """
         arrays = []
         for key, shape, leaf in self._leaves:
@@ -130,17 +131,17 @@ class EnvActions(ModuleActions):
         return [made[key] for key in own]
 
     def of_row(self, raw: np.ndarray) -> Any:
-        """Return what the env receives for a raw action [1, ...], as a copy. Not for Dict and Tuple spaces.
+        """Return the action sent to the env for a raw action [1, ...], as a copy. Not for Dict and Tuple spaces.
 
         Raises:
-            ModuleOutputError: If the space's dtype can't hold it.
+            ModuleOutputError: If the dtype of the space cannot represent it.
         """
         _, _, leaf = self._leaves[0]
         action = leaf.for_env(raw)[0]
         return int(action) if leaf.is_discrete else action.copy()
 
     def take(self) -> tuple[slice, list[np.ndarray]]:
-        """Return the rows that have acted since the last call, and an array [n, ...] for each leaf of the space.
+        """Return the rows acted upon since the last call, and an array [n, ...] for each leaf of the space.
 
         Discrete leaves are int64. The next `set()` overwrites the arrays.
         """
@@ -148,12 +149,12 @@ class EnvActions(ModuleActions):
         return self._acted, arrays
 
     def sent(self, columns: Mapping[Key, np.ndarray], first: int, end: int) -> list[np.ndarray]:
-        """Return what the envs received for rows first .. end of a block, as an array for each leaf of the space.
+        """Return the actions sent to the envs for rows first .. end of a block, as one array per leaf of the space.
 
         The next call or tick may overwrite the arrays.
 
         Args:
-            columns: The recorded outputs by key.
+            columns: Key -> recorded output.
         """
         if self._connectors is not None:
             return [columns[_key_for_env(key)][first:end] for key in self.shapes]
@@ -175,7 +176,7 @@ class EnvActions(ModuleActions):
             self.set_values(first, list(arrays[0]))
 
     def random(self, n: int, rng: np.random.Generator, legal: np.ndarray | None = None) -> dict[Key, np.ndarray]:
-        """Draw raw actions uniformly, with their log-probabilities, in the form of a module's outputs.
+        """Sample raw actions uniformly, with their log-probabilities, in the form of module outputs.
 
         Args:
             n: Number of actions.
@@ -201,7 +202,7 @@ class EnvActions(ModuleActions):
 
 
 class _LeafActions:
-    """Actions of one leaf of an action space. Each call may overwrite the arrays that earlier ones returned."""
+    """Actions of a single leaf of an action space. Each call may overwrite the arrays returned by earlier ones."""
 
     def __init__(self, module_id: str, space: gym.Space, normalize: bool, clip: bool):
         self._module_id = module_id
@@ -211,7 +212,7 @@ class _LeafActions:
         self._shape = space.shape or ()
         self._dtype = np.dtype(np.int64 if isinstance(space, gym.spaces.Discrete) else space.dtype).newbyteorder("=")
         self._memory = np.empty((0, *self._shape), self._dtype)
-        self._bounds: tuple[np.ndarray, np.ndarray] | None = None  # to which raw actions are scaled or clipped
+        self._bounds: tuple[np.ndarray, np.ndarray] | None = None  # bounds to which raw actions are scaled or clipped
         self._start: np.ndarray | None = None  # added to raw actions
         if isinstance(space, gym.spaces.Box):
             self._is_bounded = bool(space.bounded_below.all() and space.bounded_above.all())
@@ -228,10 +229,10 @@ class _LeafActions:
                               f"Box, or a Dict or Tuple of these")  # fmt: skip
 
     def for_env(self, raw: np.ndarray) -> np.ndarray:
-        """Convert to a C-contiguous array of the space's dtype (int64 for Discrete); may return `raw` itself.
+        """Convert to a C-contiguous array with the dtype of the space (int64 for Discrete); may return `raw` itself.
 
         Raises:
-            ModuleOutputError: If the dtype can't hold the actions.
+            ModuleOutputError: If the dtype cannot represent the actions.
         """
         if self._bounds is not None:
             return self._within(raw, *self._bounds)
@@ -250,7 +251,7 @@ class _LeafActions:
         if self._dtype.kind not in "iu" or np.can_cast(actions.dtype, self._dtype) or not actions.size:
             return
         if actions.dtype.kind == "f":
-            actions = actions.astype(np.float64)  # float16 can't be compared with the limits
+            actions = actions.astype(np.float64)  # float16 cannot be compared with the limits
         limits = np.iinfo(self._dtype)
         is_held = limits.min - 1 < actions.min() and actions.max() < limits.max + 1  # False for NaN
         if not is_held or (actions.dtype.kind == "f" and not self._is_box and (actions % 1).any()):
@@ -298,7 +299,7 @@ class _LeafActions:
     def _random_far(
         self, n: int, rng: np.random.Generator, low: np.ndarray, high: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Draw between bounds beyond float32, or farther apart than float64 reaches, in the space's dtype."""
+        """Sample between bounds beyond float32, or farther apart than the float64 range, in the dtype of the space."""
         share = rng.random((n, *self._shape))
         log_width = np.log(np.maximum(high / 2 - low / 2, TINY)) + math.log(2)
         return (low * (1 - share) + high * share).astype(self._dtype), -float(log_width.sum())
@@ -309,12 +310,12 @@ def _key(leaf: Leaf) -> Key:
 
 
 def _key_for_env(key: Key) -> Key:
-    """Return the key of what envs receive for a key of actions."""
+    """Return the key of the actions sent to envs for a key of raw actions."""
     return Columns.ACTIONS_FOR_ENV if isinstance(key, str) else (Columns.ACTIONS_FOR_ENV, *key[1:])
 
 
 def _narrow_dtype(space: gym.Space) -> np.dtype | None:
-    """Return the smallest dtype for actions of this space; None means that of the space."""
+    """Return the smallest dtype for actions of this space, or None to keep the dtype of the space."""
     if isinstance(space, gym.spaces.MultiBinary):
         return np.dtype(np.int8)
     if not isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):

@@ -23,12 +23,12 @@ KINDS: dict[str, type[ConnectorPiece]] = {
     "module_to_env_connector": ModuleToEnvConnector,
 }
 CONNECTOR_OPTIONS = tuple(KINDS)
-State = dict[str, dict[str, Any]]  # module id -> connector's name -> its state
+State = dict[str, dict[str, Any]]  # module id -> name of the connector -> its state
 
 
 @public("fastmarl.connectors")
 class EnvToModule(Mapping[str, ModuleConnectors]):
-    """Module id -> its connectors, for modules that have any, and the state of those of one kind.
+    """Module id -> its connectors, for modules with any, and the state of the connectors of a given class.
 
     Args:
         of_modules: Module id -> its connectors.
@@ -49,7 +49,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         return len(self._of_modules)
 
     def sides(self) -> "dict[str, EnvToModule]":
-        """Return option -> the same connectors, limited to the state of those that the option has given."""
+        """Return option -> the same connectors, limited to the state of the connectors given by that option."""
         return {option: EnvToModule(self, kind) for option, kind in KINDS.items()}
 
     def _named(self, module_id: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
             self._of_modules[module_id] = connectors
 
     def get_state(self) -> State:
-        """Return what the connectors have learned; {} if nothing."""
+        """Return the learned state of the connectors; {} if they learn nothing."""
         states = {
             module_id: {name: state for name, each in self._named(module_id).items() if (state := each.get_state())}
             for module_id in self
@@ -70,7 +70,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         return {module_id: state for module_id, state in states.items() if state}
 
     def check_state(self, state: State) -> None:
-        """Raise ConfigError if `state` names unknown modules or connectors, or belongs to different ones."""
+        """Raise ConfigError if `state` names unknown modules or connectors, or belongs to different connectors."""
         check_mapping("the state of connectors", state)
         for module_id, each in state.items():
             check_mapping(f"the state of the connectors of {module_id!r}", each)
@@ -103,9 +103,9 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
                 connectors[name].set_state(given)
 
     def merge_states(self, states: Sequence[State]) -> State:
-        """Merge the states of several runners by adding up what each has counted since its last merged state.
+        """Merge the states of several runners by adding up the counts of each since its last merged state.
 
-        Give the result to all of these runners with `set_state()`. Nothing changes here.
+        Pass the result to `set_state()` of all of these runners. Nothing changes here.
 
         Raises:
             ConfigError: If they are states of different connectors.
@@ -124,7 +124,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
 
 
 def named(connectors: Sequence[Any]) -> dict[str, Any]:
-    """Return connectors by name: the class name, followed by the index if several share that class."""
+    """Return name -> connector; a name is the class name, followed by the index if several share that class."""
     classes = [class_name(connector) for connector in connectors]
     return {
         name if classes.count(name) == 1 else f"{name}_{index}": connector
@@ -133,15 +133,16 @@ def named(connectors: Sequence[Any]) -> dict[str, Any]:
 
 
 def connectors_for(option: str, given: Any, module_id: str, env: Any, spaces: Any, device: str) -> list[ConnectorPiece]:
-    """Return copies of the connectors that `option` gives for one module, or call its function to make them.
+    """Return copies of the connectors given by `option` for a module, or call its function to create them.
 
     Args:
         option: "env_to_module_connector" or "module_to_env_connector".
-        given: None, a connector, a list of them, a function that makes these, or a dict of any of these by module id.
-            The function is called like RLlib's: with `(env, spaces, device)` before the module, `(env, spaces)` after
+        given: None, a connector, a list of them, a function that returns these, or a dict of module id -> any of these.
+            The function is called as in RLlib: with `(env, spaces, device)` before the module, `(env, spaces)` after
             it.
         module_id: Id of the module.
-        env, spaces, device: Arguments for the function; spaces are (observation space, action space) by module id.
+        env, spaces, device: Arguments of the function; spaces are a dict of module id -> (observation space, action
+            space).
 
     Raises:
         ConfigError: If something is not a connector for this side of the module.

@@ -1,4 +1,4 @@
-"""Flattens nested observations to one vector."""
+"""Flattens nested observations to a single vector."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ NUMERIC = (gym.spaces.Box, gym.spaces.MultiBinary, *DISCRETE)
 
 @public("fastmarl.connectors")
 class FlattenObservations(EnvToModuleConnector):
-    """Flattens Dict and Tuple observations to one float32 vector, in the order of `gymnasium.spaces.flatten`.
+    """Flattens Dict and Tuple observations to a single float32 vector, in the order of `gymnasium.spaces.flatten`.
 
     Discrete and MultiDiscrete leaves become one-hot; a value out of range is an error. An action mask becomes part of
     the vector and is still applied.

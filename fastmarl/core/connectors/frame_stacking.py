@@ -1,4 +1,4 @@
-"""Concatenates an agent's last observations."""
+"""Concatenates the last observations of an agent."""
 
 import math
 from typing import Any
@@ -17,11 +17,11 @@ from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 
 @public("fastmarl.connectors")
 class FrameStacking(EnvToModuleConnector):
-    """Concatenates an agent's last `num_frames` observations along the last axis, oldest first.
+    """Concatenates the last `num_frames` observations of an agent along the last axis, oldest first.
 
-    Boxes of shape [..., c] become [..., num_frames * c], single numbers [num_frames]. Before an agent's first
-    observation there are zeros. Only Boxes are stacked, except action masks. Episodes hold single frames;
-    `stack_frames()` converts them to what the module saw.
+    Boxes of shape [..., c] become [..., num_frames * c], scalars [num_frames]. Missing frames before the first
+    observation are zeros. Only Boxes are stacked, except action masks. Episodes contain single frames; `stack_frames()`
+    converts them to the module input.
     """
 
     per_agent_state = ()
@@ -58,12 +58,13 @@ class FrameStacking(EnvToModuleConnector):
 
 
 def stack_frames(part: SingleAgentEpisode, num_frames: int, indices: Any = None) -> Any:
-    """Return an agent's observations as a module behind `FrameStacking(num_frames)` sees them.
+    """Return the observations of an agent as seen by a module behind `FrameStacking(num_frames)`.
 
     Args:
-        part: An agent episode sampled with that connector, or a slice of one.
+        part: An agent episode sampled with that connector, or a slice of it.
         num_frames: Number of frames.
-        indices: Selects from the n + 1 observations after the lookback: None (all), a slice, a list or array of ints.
+        indices: Selects from the n + 1 observations after the lookback: None (all), a slice, or a list or array of
+            ints.
 
     Returns:
         Arrays [n, ...], nested like the observation space: read-only views of the episode if its memory layout allows,

@@ -18,7 +18,7 @@ from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 
 
 class Moments(NamedTuple):
-    """Statistics of one Box. All three are replaced at once, so that an interrupt can't leave them inconsistent."""
+    """Statistics of a Box, all replaced at the same time, so that interrupts cannot leave them inconsistent."""
 
     stats: RunningMeanStd
     base: RunningMeanStd
@@ -27,11 +27,11 @@ class Moments(NamedTuple):
 
 @public("fastmarl.connectors")
 class MeanStdFilter(EnvToModuleConnector):
-    """Normalises observations by the mean and standard deviation of all that its module's agents have seen so far.
+    """Normalises observations by the running mean and standard deviation over all agents of its module.
 
-    Every observation that an env sends is counted once, including final ones, and then normalised by statistics that
-    include it. Boxes become float32 and are normalised element by element; discrete leaves and action masks stay as
-    they are. The agents of a module share its statistics, as they share its weights.
+    Every observation sent by an env is counted once, including final ones, and then normalised by statistics that
+    include it. Boxes become float32 and are normalised element by element; discrete leaves and action masks remain
+    unchanged. The agents of a module share its statistics, as they share its weights.
 
     Args:
         de_mean_to_zero: Subtract the mean.
@@ -85,7 +85,7 @@ class MeanStdFilter(EnvToModuleConnector):
 
     @property
     def delta(self) -> list[RunningMeanStd]:
-        """Statistics of what was counted here since the last state from `merge_states()` was set, one per Box."""
+        """Statistics counted here since the last state from `merge_states()` was set, one per Box."""
         return [moments.delta for moments in self._moments]
 
     def __call__(self, obs: Any, rows: Rows) -> Any:
@@ -130,7 +130,7 @@ class MeanStdFilter(EnvToModuleConnector):
                 moments.check_state(each)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state of another runner, including its `delta`, or one from `merge_states()`, whose delta is empty.
+        """Restore a state of a runner, including its `delta`, or one from `merge_states()`, whose delta is empty.
 
         Raises:
             ConfigError: See `check_state()`; nothing changes then.
@@ -140,7 +140,7 @@ class MeanStdFilter(EnvToModuleConnector):
         self._moments = [Moments(*map(_moments_of, states)) for states in boxes]
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Add up the counts of `states`: the longest "base", which they share, and each one's "delta"."""
+        """Add up the counts of `states`: the longest "base", which they share, and the "delta" of each."""
         for state in states:
             self.check_state(state)
         merged = []
@@ -155,7 +155,7 @@ class MeanStdFilter(EnvToModuleConnector):
 
 
 def _size(state: Any) -> int | None:
-    """Return the number of elements in a row, given the state of its moments."""
+    """Return the number of elements in a row, given the state of the moments."""
     mean = state.get("mean") if isinstance(state, Mapping) else None
     return int(np.size(mean)) if isinstance(mean, np.ndarray | list) else None
 

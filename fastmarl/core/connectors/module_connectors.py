@@ -1,4 +1,4 @@
-"""The chain of connectors before and after one module."""
+"""The chain of connectors before and after a single module."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -19,28 +19,28 @@ from fastmarl.core.store.lanes import LaneTable
 
 
 class ModuleConnectors:
-    """Converts what envs send to what is recorded, and that to the module's batches; then changes the module's outputs.
+    """Converts env data to recorded data, and recorded data to module batches; then transforms the module outputs.
 
     Args:
         module_id: Id of the module.
-        connectors: In order of application: those that record, other connectors of observations, those of outputs.
-        observation_space, action_space: Spaces of the module's agents.
-        keep_float64: Of what is recorded, see `RowLayout`; connectors that record get observations as sent.
+        connectors: In order of application: recording connectors, other observation connectors, output connectors.
+        observation_space, action_space: Spaces of the agents.
+        keep_float64: For recorded data, see `RowLayout`; recording connectors get observations as sent.
 
     Attributes:
-        spaces: (observation space, action space) of the module's agents.
-        sent_space, sent_layout: Space and layout of what the envs send.
-        raw_layout: The same layout; None if what the envs send is also what is recorded.
-        recorded_layout: Layout of what is recorded.
-        layout, observation_space: Layout and space of what the module sees.
-        batches: True if the module sees something else than what is recorded.
+        spaces: (observation space, action space) of the agents.
+        sent_space, sent_layout: Space and layout of the observations sent by envs.
+        raw_layout: The same layout; None if observations are recorded as sent.
+        recorded_layout: Layout of the recorded observations.
+        layout, observation_space: Layout and space of the module inputs.
+        batches: True if the module inputs differ from the recorded observations.
         min_lookback_rows: Number of rows of each agent to carry over besides its last one.
         outputs: The output connectors.
-        adds_columns: True if the module's batches may have further columns besides observations.
-        columns: Further columns of the last batch, arrays [n, ...] by name.
+        adds_columns: True if module batches may have further columns besides observations.
+        columns: Name -> further column of the last batch, array [n, ...].
 
     Raises:
-        ConfigError: If something is not a connector, or connectors are in the wrong order or do not fit the spaces.
+        ConfigError: If an object is not a connector, or connectors are in the wrong order or do not support the spaces.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ModuleConnectors:
         spaces = [observation_space]
         for connector in self._of_obs:
             spaces.append(connector.recompute_output_observation_space(spaces[-1], action_space))
-        self._layouts = [  # what is not recorded yet is not rounded, either
+        self._layouts = [  # data that is not recorded yet is not rounded either
             RowLayout(space, keep_float64=keep_float64 or index < self._n_recording)
             for index, space in enumerate(spaces)
         ]
@@ -82,21 +82,21 @@ class ModuleConnectors:
         self._surroundings: Surroundings | None = None
 
     def make(self, space: gym.Space) -> bool:
-        """Return True if a module with this observation space fits what the connectors produce."""
+        """Return True if a module with this observation space accepts the output of the connectors."""
         taken = RowLayout(space, keep_float64=self._keep_float64)
         return {leaf.path: leaf for leaf in taken.leaves} == {leaf.path: leaf for leaf in self.layout.leaves}
 
     def bind(self, table: LaneTable, surroundings: Surroundings | None = None) -> None:
-        """Work on rows of these lanes from now on."""
+        """Use rows of these lanes from this call on."""
         self._table, self._surroundings = table, surroundings
 
     @property
     def knows_lanes(self) -> bool:
-        """True if all connectors declare which data they keep by lane."""
+        """True if all connectors declare their per-lane data."""
         return all(connector.per_agent_state is not None for connector in self.connectors)
 
     def of_lanes(self, lanes: np.ndarray) -> list[dict[str, np.ndarray]]:
-        """Return, by connector, the data kept for these lanes (int32 [n]): arrays [n, ...] by name."""
+        """Return a list with, per connector, name -> data of these lanes (int32 [n]), array [n, ...]."""
         return [
             {name: _taken(getattr(connector, name), lanes) for name in connector.per_agent_state or ()}
             for connector in self.connectors
@@ -114,7 +114,7 @@ class ModuleConnectors:
                 column_of(f"{what}: {name}", values, n, own.dtype, own.shape[1:])
 
     def put_of_lanes(self, lanes: np.ndarray, n_lanes: int, state: list[dict[str, np.ndarray]]) -> None:
-        """Set the data kept for these lanes (int32 [n]) out of `n_lanes`; data of other lanes stays."""
+        """Set the data of these lanes (int32 [n]) out of `n_lanes`; data of other lanes remains unchanged."""
         for connector, arrays in zip(self.connectors, state, strict=True):
             for name, values in arrays.items():
                 before = getattr(connector, name)[:n_lanes]
@@ -135,11 +135,11 @@ class ModuleConnectors:
         self._record_rows(block, block.rows.n)
 
     def rows(self, block: Block, first: int, end: int, *, explore: bool) -> Rows:
-        """Return the rows that the module is about to act on."""
+        """Return the rows on which the module is about to act."""
         return Rows(self._table, block, first, end, is_final=False, explore=explore, surroundings=self._surroundings)
 
     def batch(self, block: Block, first: int, end: int, *, explore: bool) -> list[np.ndarray]:
-        """Return the leaves of what the module sees at rows first .. end, [n, ...] each."""
+        """Return the leaves of the module input at rows first .. end, [n, ...] each."""
         rows = self.rows(block, first, end, explore=explore)
         leaves = self._run(self._n_recording, len(self._of_obs), [leaf[first:end] for leaf in block.obs], rows)
         self.columns = rows.columns
@@ -168,7 +168,7 @@ class ModuleConnectors:
             leaf[first:end] = values
 
     def _run(self, first: int, end: int, leaves: list[np.ndarray], rows: Rows) -> list[np.ndarray]:
-        """Apply connectors first .. end, one after the other, to these leaves."""
+        """Apply connectors first .. end sequentially to these leaves."""
         obs = self._layouts[first].nest(leaves)
         for index in range(first, end):
             obs = self._of_obs[index](obs, rows)
@@ -176,7 +176,7 @@ class ModuleConnectors:
         return leaves
 
     def _leaves(self, index: int, obs: Any, n: int) -> list[np.ndarray]:
-        """Check a connector's output against the space that it promised, and return its leaves."""
+        """Check the output of a connector against its declared space, and return its leaves."""
         layout = self._layouts[index + 1]
         name = class_name(self._of_obs[index])
         try:
@@ -199,7 +199,7 @@ class ModuleConnectors:
 
 
 def _taken(of_lanes: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-    """Read entries of lanes, with 0 for lanes beyond the array's end, for which nothing has been kept yet."""
+    """Read entries of lanes, with 0 for lanes beyond the end of the array, which have no data yet."""
     taken = np.zeros((len(lanes), *of_lanes.shape[1:]), of_lanes.dtype)
     is_there = lanes < len(of_lanes)
     taken[is_there] = of_lanes[lanes[is_there]]
@@ -210,7 +210,7 @@ def _of_observations(module_id: str, connectors: Sequence[Any]) -> list[EnvToMod
     """Return the connectors that change observations.
 
     Raises:
-        ConfigError: If something is not a connector, or they are in the wrong order.
+        ConfigError: If an object is not a connector, or they are in the wrong order.
     """
     of_obs, made_for_acting = list[EnvToModuleConnector](), ""
     for connector in connectors:

@@ -1,4 +1,4 @@
-"""Applies user-defined connectors to a module's outputs, at their places among RLlib's default ones."""
+"""Applies user-defined connectors to module outputs, in their order relative to the default ones of RLlib."""
 
 from collections.abc import Sequence
 
@@ -16,16 +16,16 @@ Outputs = dict[Key, np.ndarray]
 
 
 class OutputConnectors:
-    """The output connectors of one module.
+    """The output connectors of a module.
 
     Args:
         module_id: Id of the module.
         connectors: In order of application. A missing `GetActions` is put first, a missing `NormalizeAndClipActions`
-            last, as in RLlib's pipeline.
+            last, as in the default pipeline of RLlib.
 
     Attributes:
-        before_actions, after_actions, after_clipping: Connectors that change the logits, the recorded actions, and what
-            envs receive instead.
+        before_actions, after_actions, after_clipping: Connectors that change the logits, the recorded actions, and the
+        actions sent to envs.
 
     Raises:
         ConfigError: If they are in the wrong order.
@@ -49,14 +49,14 @@ class OutputConnectors:
         return bool(self.before_actions or self.after_actions or self.after_clipping)
 
     def run(self, connectors: Sequence[ModuleToEnvConnector], outputs: Outputs, rows: Rows) -> Outputs:
-        """Pass a module's outputs through these connectors in turn, and return new arrays.
+        """Pass the outputs of a module through these connectors in order, and return new arrays.
 
         Raises:
-            ConnectorError: If one of them returns anything but outputs for these rows.
+            ConnectorError: If one of them does not return outputs for these rows.
         """
         if not connectors:
             return outputs
-        # Connectors change arrays in place, which must be neither the module's memory nor that of the next tick.
+        # Connectors change arrays in place; these must not share memory with the module or the next tick.
         outputs = {key: array.copy() for key, array in outputs.items()}
         for connector in connectors:
             name = class_name(connector)
@@ -77,5 +77,5 @@ class OutputConnectors:
 
 
 def has_actions(outputs: Outputs) -> bool:
-    """Return True if a module's outputs include actions."""
+    """Return True if the outputs of a module include actions."""
     return any(name_of(key) == Columns.ACTIONS for key in outputs)

@@ -15,7 +15,7 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl")
 class RunningMeanStd:
-    """Count, mean and variance of all rows seen, by column. Moments of several runners can be merged.
+    """Count, mean and variance of all rows seen, per column. Moments of several runners can be merged.
 
     ```python
     moments = fastmarl.RunningMeanStd(18)
@@ -52,8 +52,8 @@ class RunningMeanStd:
     ) -> int:
         """Write rows [n, size], normalised to mean 0 and standard deviation 1, to `out`, float32 [n, size].
 
-        Each row is added (if `update`) and then normalised by all rows so far, so the result does not depend on how
-        rows are split into calls. Before any row, the mean is 0 and the standard deviation 1.
+        Each row is added (if `update`) and then normalised by all rows up to and including it, so the result does not
+        depend on how rows are split into calls. Before any row, the mean is 0 and the standard deviation 1.
 
         Args:
             rows: Rows to normalise.
@@ -61,7 +61,7 @@ class RunningMeanStd:
             update: Add the rows to the statistics.
             demean: Subtract the mean.
             destd: Divide by the standard deviation.
-            clip: Clip the result to -clip .. clip.
+            clip: Clip the result to [-clip, clip].
 
         Returns:
             -1, or the index of the first row with an infinite number or NaN; that row and later ones are neither added
@@ -74,7 +74,7 @@ class RunningMeanStd:
         return unfit
 
     def _become(self, count: int, mean: np.ndarray, m2: np.ndarray) -> None:
-        """Replace all three attributes at once, so that an interrupt can't leave them inconsistent."""
+        """Replace all three attributes at the same time, so that an interrupt cannot leave them inconsistent."""
         self.__dict__.update(count=count, mean=mean, _m2=m2)
 
     def __copy__(self) -> Self:
@@ -84,13 +84,13 @@ class RunningMeanStd:
         return other
 
     def copy(self) -> Self:
-        """Return an independent copy, with arrays of its own."""
+        """Return an independent copy with separate arrays."""
         other = type(self)(self.mean.size)
         other.count, other.mean, other._m2 = self.count, self.mean.copy(), self._m2.copy()
         return other
 
     def merge(self, other: Self) -> None:
-        """Add everything that `other` has seen (Chan, Golub, LeVeque 1983)."""
+        """Add all rows seen by `other` (Chan, Golub, LeVeque 1983)."""
         count = self.count + other.count
         if count == 0:
             return
@@ -125,7 +125,7 @@ class RunningMeanStd:
         self._become(*self._read(state))
 
     def _read(self, state: Mapping[str, Any]) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return copies of a state's count, mean and m2."""
+        """Return copies of count, mean and m2 of a state."""
         check_keys("the state of running moments", state, ("count", "mean", "m2"))
         count = whole_number("the count of running moments", state["count"])
         mean, m2 = (
@@ -137,5 +137,5 @@ class RunningMeanStd:
 
 
 def _compiled(rows: np.ndarray) -> np.ndarray:
-    """Convert float16 and longdouble, which numba lacks, to float64."""
+    """Convert float16 and longdouble, which numba does not support, to float64."""
     return rows.astype(np.float64) if rows.dtype.kind == "f" and rows.dtype.itemsize not in (4, 8) else rows

@@ -1,4 +1,4 @@
-"""Adds an agent's previous actions and rewards to its observations."""
+"""Adds the previous actions and rewards of an agent to its observations."""
 
 from typing import Any
 
@@ -17,15 +17,16 @@ from fastmarl.core.store.block import Block
 
 @public("fastmarl.connectors")
 class PrevActionsPrevRewards(EnvToModuleConnector):
-    """Converts each observation to a dict of itself and the agent's previous actions and rewards, oldest first.
+    """Converts each observation to a dict of itself and the previous actions and rewards of the agent, oldest first.
 
     Actions are the recorded raw actions of the policy as float32, with Discrete and MultiDiscrete leaves one-hot.
     Rewards are the recorded ones as float32; each is the sum of the rewards between an action and the next observation.
-    Steps before the agent's first one are zeros. For networks that take vectors, put FlattenObservations after this.
+    Steps before the first one of the agent are zeros. For networks with vector inputs, add FlattenObservations after
+    it.
 
     Args:
-        n_prev_actions: Number of actions; 0 leaves their entry out.
-        n_prev_rewards: Number of rewards; 0 leaves their entry out.
+        n_prev_actions: Number of actions; 0 omits their entry.
+        n_prev_rewards: Number of rewards; 0 omits their entry.
     """
 
     per_agent_state = ()
@@ -79,7 +80,7 @@ class PrevActionsPrevRewards(EnvToModuleConnector):
         for key, choices, size in self._leaves if block.outputs else ():  # no outputs: no agent has acted before
             values, column = block.outputs[key], out[:, :, begin : begin + size]
             if choices is None:
-                if values.dtype == np.float16:  # numba lacks it
+                if values.dtype == np.float16:  # numba does not support it
                     values = values.astype(np.float32)
                 gather_frames(values.reshape(len(values), 1, size), former, column[:, None])
             else:
@@ -89,7 +90,7 @@ class PrevActionsPrevRewards(EnvToModuleConnector):
 
 
 def _encoding(space: Any) -> tuple[np.ndarray | None, int]:
-    """Return the numbers of choices of a one-hot leaf, or None, and the number of elements that a leaf becomes."""
+    """Return the numbers of choices in a one-hot leaf, or None, and the encoded size of the leaf."""
     if choices := choices_of(space):
         return np.array(choices, np.int64), sum(choices)
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):

@@ -1,4 +1,4 @@
-"""Conversion of the rewards that agents receive to those that are recorded."""
+"""Conversion of received rewards to recorded rewards."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ class RewardConnector:
 
     Args:
         scale: Factor applied before clipping.
-        clip: None or False for no clipping; True to keep only the sign; a number c to clip to -c .. c; or a pair (low,
+        clip: None or False for no clipping; True to keep only the sign; a number c to clip to [-c, c]; or a pair (low,
             high).
     """
 

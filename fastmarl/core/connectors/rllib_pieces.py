@@ -1,7 +1,7 @@
-"""Connector pieces with RLlib's `ConnectorV2` interface, on either side of a module.
+"""Connector pieces with the `ConnectorV2` interface of RLlib, on either side of a module.
 
 Such a piece is called as `piece(rl_module=, batch=, episodes=, explore=, shared_data=, metrics=)`, once for each module
-with acting agents, and returns a batch. It sees Python objects, row by row; everything else stays in arrays.
+with acting agents, and returns a batch. It receives Python objects, row by row; everything else remains in arrays.
 """
 
 import inspect
@@ -21,11 +21,11 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct, nested_stru
 
 OBS = Columns.OBS
 Agents = list[tuple[int, Hashable]]  # (env index, agent id) of each row
-RowKey = tuple[str, Hashable, str]  # episode id, agent id, module id: RLlib's key of an item in a batch
+RowKey = tuple[str, Hashable, str]  # episode id, agent id, module id: the key of an item in RLlib batches
 
 
 def is_rllib_piece(given: Any) -> bool:
-    """Return True if `given` is an object with the call signature of RLlib's connector pieces."""
+    """Return True if `given` is an object with the call signature of an RLlib connector piece."""
     if isinstance(given, (type, ConnectorPiece)) or inspect.isroutine(given) or not callable(given):
         return False
     try:
@@ -36,12 +36,12 @@ def is_rllib_piece(given: Any) -> bool:
 
 
 def class_name(connector: object) -> str:
-    """Return the name of a connector's class, or of the wrapped classes for pieces with RLlib's interface."""
+    """Return the class name of a connector, or of the wrapped objects for pieces with the RLlib interface."""
     return connector.name if isinstance(connector, RLlibPieces) else type(connector).__name__
 
 
 class RLlibPieces(ConnectorPiece):
-    """Calls pieces in turn, with the arguments that RLlib passes.
+    """Calls pieces sequentially, with the arguments that RLlib passes.
 
     Args:
         pieces: Pieces used for this module only.
@@ -80,7 +80,7 @@ class RLlibPieces(ConnectorPiece):
         return batch
 
     def _column(self, name: Any, items: Any, keys: list[RowKey]) -> Any:
-        """Stack a column's items, given by key, to arrays [n, ...] with one row per key."""
+        """Stack the items of a column, keyed as given, to arrays [n, ...] with one row per key."""
         if not isinstance(items, Mapping) or any(len(items.get(key, ())) != 1 for key in keys):
             raise self._error(f"expected batch[{name!r}] to be a dict with a list of one item for each of {keys}, got "
                               f"{shown(items)}")  # fmt: skip
@@ -99,9 +99,9 @@ class RLlibPieces(ConnectorPiece):
 class EnvToModulePieces(RLlibPieces, EnvToModuleConnector):
     """Pieces between observations and the module.
 
-    As in RLlib's pipeline, the first piece gets an empty batch; all pieces get copies of the episodes. Columns added as
-    `{name: {(episode id, agent id, module id): [item]}}` are passed to the module. The column "obs" replaces the
-    episodes' last observations; alternatively, pieces may write to these. Nothing of this is recorded.
+    As in RLlib, the first piece gets an empty batch; all pieces get copies of the episodes. Columns added as `{name:
+    {(episode id, agent id, module id): [item]}}` are passed to the module. The column "obs" replaces the last
+    observations of the episodes; alternatively, pieces may write to these. None of this is recorded.
     """
 
     records = False
@@ -137,8 +137,8 @@ class EnvToModulePieces(RLlibPieces, EnvToModuleConnector):
 class ModuleToEnvPiece(RLlibPieces, ModuleToEnvConnector):
     """A piece between the module and the envs.
 
-    As in RLlib's pipeline, its batch is `{module id: {output: tensor [n, ...]}}` before `GetActions`, and `{output:
-    {(episode id, agent id, module id): [item]}}` after it.
+    As in RLlib, its batch is `{module id: {output: tensor [n, ...]}}` before `GetActions`, and `{output: {(episode id,
+    agent id, module id): [item]}}` after it.
 
     Args:
         by_module: True if the piece comes before `GetActions`.
@@ -167,7 +167,7 @@ class ModuleToEnvPiece(RLlibPieces, ModuleToEnvConnector):
 
 
 def _item(value: Any) -> Any:
-    """Convert tensors to arrays, and RLlib's class for batches of one to their only row."""
+    """Convert tensors to arrays, and RLlib batches of size 1 to their only row."""
     if isinstance(value, (dict, tuple, list)):
         return map_struct(_item, value)
     if isinstance(value, torch.Tensor):
@@ -186,5 +186,5 @@ def _keys(agents: Agents, episodes: Mapping[int, MultiAgentEpisode], module_id: 
 
 
 def _single(values: np.ndarray) -> np.ndarray:
-    """Convert float64 to float32, as RLlib does for a module's batches."""
+    """Convert float64 to float32, as in module batches of RLlib."""
     return values.astype(np.float32) if values.dtype == np.float64 else values

@@ -23,7 +23,7 @@ ACCEPTED = (
     "OpenSpiel game, a Gymnasium env with its agents in Tuple or Dict spaces, or a batch of envs: a fastmarl.ArrayEnv, "
     "a Gymnasium VectorEnv, a vmas world, a PufferLib env"
 )
-# The first adapter that fits an env is used.
+# The first matching adapter is used.
 ADAPTERS = (
     AECPettingZooEnv,
     ParallelPettingZooEnv,
@@ -40,12 +40,12 @@ ADAPTERS = (
 def as_multi_agent_env(env: Any) -> Any:
     """Return the object to sample from: multi-agent envs unchanged, others wrapped in their adapter (see ADAPTERS).
 
-    RLlib's MultiAgentEnv and envs of your own are recognised by their attributes, without importing Ray: `reset()`,
+    RLlib's MultiAgentEnv and custom envs are recognised by their attributes, without importing Ray: `reset()`,
     `step()`, and one of `possible_agents`, `get_observation_space()`, `observation_spaces` or, if it is not a
     gymnasium.Env, `observation_space`.
 
     Raises:
-        EnvCheckError: If `env` is anything else; the message names what was found and what to do.
+        EnvCheckError: If `env` is anything else; the message names its type and a remedy.
     """
     if isinstance(env, (MultiAgentEnv, ArrayEnv)):
         return env

@@ -1,4 +1,4 @@
-"""Adapter of PettingZoo's AECEnv, whose agents move one at a time, to the multi-agent protocol."""
+"""Adapter of PettingZoo AECEnvs, whose agents move one at a time, to the multi-agent protocol."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.errors.checks import plain_seed
 from fastmarl.core.objects.public import public
 
-MOST_IDLE_TURNS = 1000  # consecutive turns of agents that have ended, in addition to one for each listed agent
+MOST_IDLE_TURNS = 1000  # consecutive turns of finished agents, in addition to one for each listed agent
 
 
 class StepDicts(NamedTuple):
-    """The dicts by agent id that `step()` returns."""
+    """The dicts returned by `step()`, keyed by agent id."""
 
     obs: dict[Any, Any]
     rewards: dict[Any, float]
@@ -25,30 +25,29 @@ class StepDicts(NamedTuple):
 
 @public("fastmarl.envs")
 class AECPettingZooEnv(PettingZooAdapter):
-    """Adapts a PettingZoo AECEnv: one step is one turn. An agent is observed at its turn, and acts in the next step.
+    """Adapts a PettingZoo AECEnv: each step is one turn. An agent is observed at its turn, and acts in the next step.
 
     An agent receives its reward when its turn comes: the value of `last()`, accumulated since its last action. Turns of
-    ended agents, in which PettingZoo expects None as the action, are played here and are not steps; such an agent is
-    observed for the last time and gets its flags. The episode is over when all agents in the env's `agents` have ended.
-    It is then truncated if any agent was truncated in that last step, else terminated.
+    finished agents, in which PettingZoo expects None as the action, are played here and are not steps; such an agent is
+    observed for the last time and gets its flags. The episode is over when all agents in `agents` of the env have
+    finished. It is then truncated if any agent was truncated in that last step, otherwise terminated.
 
-    An agent that the env removes from `agents` without such a turn gets what the env still holds for it: its reward,
-    flags, info and, if the env can make one, its last observation. Without a flag it waits until the end of the
-    episode.
+    An agent removed from `agents` without such a turn gets the data that the env still has for it: its reward, flags,
+    info and, if available, its last observation. Without a flag it waits until the end of the episode.
 
     Args:
         env: A PettingZoo AECEnv; `unwrapped` is the env without its wrappers.
 
     Attributes:
-        removed: Agents that were removed in the last step without a turn of their own.
+        removed: Agents removed in the last step without a separate turn.
     """
 
     def __init__(self, env: Any):
         super().__init__(env)
         self._turn: Any = None  # the agent that acts next
-        self._listed: list[Any] = []  # the env's `agents` at that turn
+        self._listed: list[Any] = []  # `agents` of the env at that turn
         self._accounts: Any = None  # the layer (env or wrapper) that has `_cumulative_rewards`, if any
-        self._pending: dict[Any, float] = {}  # rewards that agents were due before the last action
+        self._pending: dict[Any, float] = {}  # rewards due to agents before the last action
         self._unpaid: dict[Any, float] = {}  # rewards from before the first step
         self.removed: list[Any] = []
 
@@ -58,7 +57,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return hasattr(env, "agent_iter") and hasattr(env, "last")
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Begin an episode; `seed` and `options` are passed to the env. See MultiAgentEnv.
+        """Start an episode; `seed` and `options` are passed to the env. See MultiAgentEnv.
 
         Raises:
             EnvCheckError: If no agent can act.
@@ -74,11 +73,11 @@ class AECPettingZooEnv(PettingZooAdapter):
         return {self._turn: obs[self._turn]}, {self._turn: infos[self._turn]}
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Take the action of the agent whose turn it is, and ignore others in `actions`; see MultiAgentEnv.
+        """Apply the action of the agent whose turn it is, and ignore others in `actions`; see MultiAgentEnv.
 
         Raises:
             ValueError: If its action is missing.
-            EnvCheckError: If the env gives turns only to ended agents while others have not ended.
+            EnvCheckError: If the env gives turns only to finished agents while others are still active.
         """
         if self._turn not in actions:
             raise ValueError(f"expected the action of {self._turn!r}, whose turn it is, got actions of {list(actions)}")
@@ -95,7 +94,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return obs, rewards, terminateds, truncateds, infos
 
     def get_state(self) -> Any:
-        """Return the env's state, the ended agents, and the agent whose turn it is."""
+        """Return the state of the env, the finished agents, and the agent whose turn it is."""
         return {**super().get_state(), "turn": self._turn, "unpaid": dict(self._unpaid)}
 
     def set_state(self, state: Any) -> None:
@@ -107,7 +106,7 @@ class AECPettingZooEnv(PettingZooAdapter):
     def _next_turn(self) -> StepDicts:
         """Advance to an agent that can act, or to the end of the episode.
 
-        That agent is observed, as are agents that end on the way there.
+        That agent is observed, as are agents finishing before it.
         """
         env, ended = self.env, self._ended
         obs, rewards, terminateds, truncateds, infos = step = StepDicts({}, {}, {}, {}, {})
@@ -117,7 +116,7 @@ class AECPettingZooEnv(PettingZooAdapter):
             observation, reward, terminated, truncated, info = env.last()
             if not (terminated or truncated):
                 self._turn = agent
-                ended.discard(agent)  # an ended agent may take part again
+                ended.discard(agent)  # a finished agent may take part again
                 obs[agent], rewards[agent], infos[agent] = observation, reward, info
                 break
             if agent in ended:
@@ -143,7 +142,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return step
 
     def _add_removed(self, agent: Any, step: StepDicts) -> None:
-        """Add what the env still holds for an agent that it removed without a turn of its own."""
+        """Add the data that the env still has for an agent removed without a separate turn."""
         env = self.env
         pending = self._pending.get(agent, 0.0)
         step.rewards[agent] = getattr(self._accounts, "_cumulative_rewards", {}).get(agent, pending)
@@ -154,20 +153,20 @@ class AECPettingZooEnv(PettingZooAdapter):
             self._ended.add(agent)
         step.terminateds[agent], step.truncateds[agent] = terminated, truncated
         step.infos[agent] = env.infos.get(agent, {})
-        with suppress(Exception):  # the env's own code, called for an agent that it has removed
+        with suppress(Exception):  # user code, called for an agent that the env removed
             observation = env.observe(agent)
             if observation is not None:
                 step.obs[agent] = observation
 
 
 def _layer_with(name: str, env: Any) -> Any:
-    """Return the outermost layer (env or wrapper) that has this attribute itself.
+    """Return the outermost layer (env or wrapper) that defines this attribute itself.
 
-    PettingZoo's wrappers look attributes up layer by layer, which takes longer than many a turn.
+    PettingZoo's wrappers look attributes up layer by layer, which takes longer than many turns.
     """
     layer = env
     while name not in (own := getattr(layer, "__dict__", {})):
         if "env" not in own:
-            return env  # the attribute is provided in another way, or missing
+            return env  # the attribute is provided differently, or missing
         layer = layer.env
     return layer

@@ -1,4 +1,4 @@
-"""Protocol of environments that step a batch of copies at once, in arrays instead of dicts by agent."""
+"""Protocol of environments that step a batch of copies together, in arrays instead of dicts keyed by agent."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ COMMON = "__common__"
 @public("fastmarl.envs")
 @dataclass(frozen=True)
 class GroupArrays:
-    """Data of one group's agents in one step, with axes [env, agent, ...]; the env writes to these arrays in place.
+    """Data of a group of agents in a single step, with axes [env, agent, ...]; the env writes to these arrays in place.
+    place.
 
     Attributes:
-        obs: Arrays [E, A, ...], nested like the group's observation space.
+        obs: Arrays [E, A, ...], nested like the observation space of the group.
         rewards: float64 [E, A], initially 0.
-        terminated, truncated: bool [E, A], initially False; True if the agent itself has ended.
-        present: bool [E, A]; True if the agent is observed and, unless it has ended, acts next. Initially True for
+        terminated, truncated: bool [E, A], initially False; True if the individual agent has finished.
+        present: bool [E, A]; True if the agent is observed and, unless it has finished, acts next. Initially True for
             agents that take part now. `obs` of other agents is ignored.
     """
 
@@ -41,11 +42,11 @@ class GroupArrays:
 @public("fastmarl.envs")
 @dataclass(frozen=True)
 class StepArrays:
-    """Results of one step (or reset) of the batch, which the env writes to these arrays without keeping them.
+    """Results of a step (or reset) of the batch; the env writes to these arrays and must not keep references to them.
 
     Attributes:
-        groups: GroupArrays by the group's name.
-        terminated, truncated: bool [E], initially False; True if the env's episode is over for all agents.
+        groups: Group name -> GroupArrays.
+        terminated, truncated: bool [E], initially False; True if the episode is over for all agents of the env.
         infos: List to which the env may append (env index, agent id or "__common__", dict).
     """
 
@@ -58,17 +59,17 @@ class StepArrays:
 def write_observations(
     column: np.ndarray, given: np.ndarray, env_indices: Sequence[int] | np.ndarray, agent_id: Hashable
 ) -> None:
-    """Write one agent's observations, or a part of them, to its column [E, ...] of a group's array.
+    """Write the observations of an agent, or a part of them, to its column [E, ...] of a group array.
 
     Args:
         column: The column to write to.
         given: Observations of all envs, [E, ...], of any dtype.
         env_indices: Indices of the envs to write.
-        agent_id: Id of the agent, for errors.
+        agent_id: Id of the agent, for error messages.
 
     Raises:
-        ObservationError: If the column's dtype can't hold the values (NumPy would wrap integers). Its env index refers
-            to the batch and its env step is 0; the runner fills in the actual ones.
+        ObservationError: If the dtype of the column cannot represent the values (NumPy would wrap integers). Its env
+            index refers to the batch and its env step is 0; the runner fills in the actual ones.
     """
     given = given[env_indices]
     row = first_unheld(column.dtype, given)
@@ -81,7 +82,7 @@ def write_observations(
 def group_by_spaces(
     spaces: Mapping[Hashable, tuple[gym.Space, gym.Space]],
 ) -> tuple[dict[str, list[Hashable]], dict[str, gym.Space], dict[str, gym.Space]]:
-    """Group agents with equal (observation space, action space); returns the groups and their spaces for ArrayEnv."""
+    """Group agents with equal (observation space, action space); return the groups and their spaces for ArrayEnv."""
     distinct: list[tuple[gym.Space, gym.Space]] = []
     groups: dict[str, list[Hashable]] = {}
     for agent, of_agent in spaces.items():
@@ -102,26 +103,26 @@ class ArrayEnv:
 
     Agents with equal spaces form a group, whose values are arrays with the axes env and agent. The runner resets envs
     whose episode is over with `reset()`; the batch must not do so by itself. A batch may have a method `state()` that
-    returns global states [E, ...] for central critics; `state_space` describes one of them.
+    returns global states [E, ...] for central critics; `state_space` describes a single state.
 
-    With `worker_num_splits` there are several batches. `step()` is then called in another thread, while `reset()` and
-    `state()` of another batch may be called in the runner's thread, so batches must not share mutable data.
+    With `worker_num_splits` there are several batches. `step()` is then called in a separate thread, while `reset()`
+    and `state()` of another batch may be called in the runner thread, so batches must not share mutable data.
 
     Args:
         num_envs: Number E of copies in the batch.
-        groups: Name -> ids of the group's agents, in the order of the arrays. Each id is in one group.
-        observation_spaces: Observation space of one agent, by the group's name.
-        action_spaces: Action space of one agent, by the group's name.
+        groups: Group name -> ids of its agents, in the order of the arrays. Each id is in exactly one group.
+        observation_spaces: Group name -> observation space of a single agent.
+        action_spaces: Group name -> action space of a single agent.
 
     Attributes:
         may_take_turns: True if batches of this class share no mutable data. If False, `worker_num_splits` is rejected.
-        supports_checkpoint: True if there are `get_state()` and `set_state()`, with which a restored runner continues
-            in the middle of episodes.
-        seeds_each_episode: True if all randomness in an env's episode comes from the seed in the preceding reset. Every
-            reset is then seeded, so that every episode can be reproduced; otherwise only an env's first reset is.
+        supports_checkpoint: True if the class has `get_state()` and `set_state()`, with which a restored runner
+            continues in the middle of episodes.
+        seeds_each_episode: True if all randomness in an episode comes from the seed of the preceding reset. Every reset
+            is then seeded, so that every episode can be reproduced; otherwise only the first reset of an env is.
 
     Raises:
-        EnvCheckError: If a group has no agents or lacks a space, or an id is used twice.
+        EnvCheckError: If a group has no agents or no space, or an id is used twice.
     """
 
     may_take_turns = True
@@ -166,7 +167,7 @@ class ArrayEnv:
         return StepArrays(groups, terminated, truncated)
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
-        """Begin the episodes of some envs: write first observations into `out.groups[...].obs[env_indices]`.
+        """Start the episodes of the given envs: write first observations into `out.groups[...].obs[env_indices]`.
 
         Args:
             env_indices: Indices of the envs to reset, int64 [k], ascending.
@@ -180,33 +181,33 @@ class ArrayEnv:
         """Step all envs.
 
         Args:
-            actions: Actions by group: int64 [E, A] for a Discrete space, [E, A, ...] of the space's dtype otherwise,
-                nested for Dict and Tuple spaces. The env may change them until the next step. They are 0 for agents
-                that do not act.
+            actions: Group -> actions: int64 [E, A] for a Discrete space, [E, A, ...] with the dtype of the space
+                otherwise, nested for Dict and Tuple spaces. The env may modify them until the next step. They are 0 for
+                agents that do not act.
             out: Arrays to which observations, rewards and flags are written.
         """
         raise NotImplementedError
 
     def get_state(self) -> Any:
-        """Return all that the rest of the episodes and later ones depend on; see `MultiAgentEnv.get_state()`.
+        """Return everything that determines the rest of the episodes and later ones; see `MultiAgentEnv.get_state()`.
 
         Some of the envs may not have been reset yet.
         """
         raise NotImplementedError
 
     def set_state(self, state: Any) -> None:
-        """Continue from a state that `get_state()` of this batch, or one made in the same way, returned."""
+        """Restore a state from `get_state()` of this batch or an identically constructed one."""
         raise NotImplementedError
 
     def render(self) -> Any:
-        """Return an image, text or None, at the env's discretion."""
+        """Return an image, text or None, as the env chooses."""
 
     def close(self) -> None:
-        """Release the env's resources."""
+        """Release the resources of the env."""
 
 
 def info_problem(entry: Any, env: ArrayEnv) -> str | None:
-    """Describe what is wrong with an entry of `StepArrays.infos`, or return None."""
+    """Describe the problem with an entry of `StepArrays.infos`, or return None."""
     try:
         env_index, agent_id, info = entry
         is_known = agent_id in env.observation_spaces or agent_id == COMMON

@@ -1,4 +1,4 @@
-"""The multi-agent protocol, which is RLlib's, and lookup of agents' spaces."""
+"""The multi-agent protocol, as in RLlib, and lookup of agent spaces."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.envs")
 class MultiAgentEnv:
-    """Base class for environments of several agents. An agent id may be any hashable.
+    """Base class for environments with several agents. An agent id may be any hashable.
 
     Agents join with their first observation and may leave at any step. Exactly the agents in the observation dict act
     in the next step.
 
     Attributes:
-        possible_agents: List of the ids of all agents that can ever appear, on whose order connectors and policies
-            may depend; a set is sorted. If empty, any id may appear.
-        agents: Ids of the agents that currently take part. For your own use; samplers rely on the observations.
-        observation_spaces, action_spaces: Gymnasium spaces by agent id.
-        observation_space, action_space: Used without the above: one space for all agents, or a Dict space by agent id.
-        state_space: Space of `state()`. An env may have this method, without arguments, that returns the global state
-            as an array, for central critics; see `EnvRunnerConfig.record_env_state`.
-        supports_checkpoint: True if there are `get_state()` and `set_state()`, with which a restored runner continues
-            in the middle of an episode. Other envs begin a new episode.
+        possible_agents: List of the ids of all agents that may ever appear; its order may affect connectors and
+            policies. A set is sorted. If empty, any id may appear.
+        agents: Ids of the agents currently taking part. For user code; samplers rely on the observations.
+        observation_spaces, action_spaces: Dicts of agent id -> Gymnasium space.
+        observation_space, action_space: Used without the above: one space for all agents, or a Dict space keyed by
+            agent id.
+        state_space: Space of `state()`. An env may define this method, without arguments, to return the global state as
+            an array, for central critics; see `EnvRunnerConfig.record_env_state`.
+        supports_checkpoint: True if the class has `get_state()` and `set_state()`, with which a restored runner
+            continues in the middle of an episode. Other envs start a new episode.
     """
 
     possible_agents: list[Any] = []  # noqa: RUF012  (replaced by each env, never changed)
@@ -45,62 +46,63 @@ class MultiAgentEnv:
         return self
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Begin an episode.
+        """Start an episode.
 
         Args:
-            seed: Seed of the env's random generators; None lets them continue.
+            seed: Seed for the random generators of the env; None leaves them unchanged.
             options: Options that the env understands.
 
         Returns:
-            (observations, infos), dicts by agent id.
+            (observations, infos), dicts keyed by agent id.
         """
         raise NotImplementedError
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Take the actions of the agents that were observed last.
+        """Apply the actions of the agents observed last.
 
         Args:
-            actions: Actions by agent id.
+            actions: Dict of agent id -> action.
 
         Returns:
-            (observations, rewards, terminateds, truncateds, infos), dicts by agent id that need not have all agents.
-            terminateds must have "__all__", and truncateds may; True ends the episode. An agent whose flag is True has
-            ended, and its observation in that step is its last. infos may have "__common__".
+            (observations, rewards, terminateds, truncateds, infos), dicts keyed by agent id, which need not contain all
+            agents. terminateds must have "__all__", and truncateds may; True ends the episode. An agent whose flag is
+            True has finished, and its observation in that step is its last. infos may have "__common__".
         """
         raise NotImplementedError
 
     def get_state(self) -> Any:
-        """Return all that the rest of the episode and later ones depend on, including random generators.
+        """Return everything that determines the rest of the episode and later ones, including random generators.
 
-        A state to be saved with a runner may consist of what `fastmarl.checkpoint.save_state()` supports: nested dicts,
+        A state saved with a runner may consist of the types supported by `fastmarl.checkpoint.save_state()`: nested
+        dicts,
         lists and tuples of numbers, strings, None and arrays.
         """
         raise NotImplementedError
 
     def set_state(self, state: Any) -> None:
-        """Continue from a state that `get_state()` of this env, or one made in the same way, returned.
+        """Restore a state from `get_state()` of this env or an identically constructed one.
 
-        The env has been reset before, with any seed.
+        The env was reset before, with any seed.
         """
         raise NotImplementedError
 
     def render(self) -> Any:
-        """Return an image, text or None, at the env's discretion."""
+        """Return an image, text or None, as the env chooses."""
 
     def close(self) -> None:
-        """Release the env's resources."""
+        """Release the resources of the env."""
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
-        """Return the observation space of the agent `agent_id`; raises EnvCheckError if there is none."""
+        """Return the observation space of the agent `agent_id`; raises EnvCheckError if it is unknown."""
         return _space_of(self, "observation", agent_id)
 
     def get_action_space(self, agent_id: Hashable) -> gym.Space:
-        """Return the action space of the agent `agent_id`; raises EnvCheckError if there is none."""
+        """Return the action space of the agent `agent_id`; raises EnvCheckError if it is unknown."""
         return _space_of(self, "action", agent_id)
 
 
 def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
-    """Return an agent's (observation space, action space), in whatever form the env declares them.
+    """Return (observation space, action space) of an agent, in whatever form the env declares them.
 
     Raises:
         EnvCheckError: If the env does not declare them, or they are not gymnasium spaces.
@@ -109,10 +111,10 @@ def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
 
 
 def named_agents(env: Any) -> list[Any]:
-    """Return the ids under which an env declares spaces, for envs without `possible_agents`; [] if not by id.
+    """Return the ids under which an env declares spaces, for envs without `possible_agents`; [] if not keyed by id.
 
-    Dict spaces are by agent id, as in RLlib. A Dict that is a single agent's space is recognised by `agents` naming
-    other ids or, without such, by observation and action space having different keys.
+    Dict spaces are keyed by agent id, as in RLlib. A Dict that is the space of a single agent is recognised by `agents`
+    listing other ids or, without `agents`, by observation and action space having different keys.
     """
     by_id = getattr(env, "observation_spaces", None)
     if isinstance(by_id, dict) and by_id:
@@ -127,10 +129,10 @@ def named_agents(env: Any) -> list[Any]:
 
 
 def space_of(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
-    """Return an agent's space of kind "observation" or "action"; see `env_spaces()`."""
+    """Return the space of kind "observation" or "action" of an agent; see `env_spaces()`."""
     getter = getattr(env, f"get_{kind}_space", None)
     if getattr(getter, "__self__", env) is not env and _finds(env, kind, agent_id):
-        getter = None  # a wrapper passed on the getter of an inner env, which does not know the wrapper's spaces
+        getter = None  # a wrapper passed on the getter of an inner env, which does not know the spaces of the wrapper
     try:
         space = _space_of(env, kind, agent_id) if getter is None else getter(agent_id)
     except EnvCheckError:
@@ -145,7 +147,7 @@ def space_of(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
 
 
 def _finds(env: Any, kind: str, agent_id: Hashable) -> bool:
-    """Return True if the env's attributes have a space for this agent."""
+    """Return True if the attributes of the env include a space for this agent."""
     try:
         _space_of(env, kind, agent_id)
     except EnvCheckError:
@@ -160,7 +162,7 @@ def _what_to_do(space: Any, kind: str) -> str:
 
 
 def _space_of(env: Any, kind: str, agent_id: Hashable) -> Any:
-    """Look a space up in `<kind>_spaces` or `<kind>_space`, which is by agent id or one for all."""
+    """Look a space up in `<kind>_spaces` or `<kind>_space`, which has one entry per agent id or is shared by all."""
     spaces = getattr(env, f"{kind}_spaces", None)
     if spaces is not None and agent_id in spaces:
         return spaces[agent_id]

@@ -9,10 +9,10 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.envs")
 class EnvContext(dict):
-    """The `env_config` of an env, with the position of the env among the runner's `num_envs` envs.
+    """The `env_config` of an env, with its index among the `num_envs` envs of the runner.
 
-    A function that makes a batch of envs is called once and makes `num_envs` of them. Arguments are those of RLlib's
-    class of this name, and `num_envs`.
+    A function that makes a batch of envs is called once and makes `num_envs` of them. Arguments are as in the RLlib
+    class of this name, plus `num_envs`.
 
     Args:
         env_config: Options for the env.
@@ -20,8 +20,8 @@ class EnvContext(dict):
         vector_index: Index of the env in the runner.
         remote: True if the env will be in a worker process.
         num_workers: Number of runners.
-        recreated_worker: True if the runner replaces one that was lost.
-        num_envs: Number of the runner's envs.
+        recreated_worker: True if the runner replaces a lost one.
+        num_envs: Number of envs of the runner.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class EnvContext(dict):
         num_workers: int | None = None,
         recreated_worker: bool | None = None,
     ) -> "EnvContext":
-        """Return a copy with the given values replaced; `env_config` is replaced as a whole.
+        """Return a copy with the given values replaced; `env_config` is replaced entirely.
 
-        `worker_index`, `vector_index`, `remote`, `num_workers` and `recreated_worker` stay as they are if None.
+        `worker_index`, `vector_index`, `remote`, `num_workers` and `recreated_worker` are kept if None.
         """
         given: dict[str, Any] = {
             "worker_index": worker_index,

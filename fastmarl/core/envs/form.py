@@ -1,4 +1,4 @@
-"""The runner's checks of what environments declare and return, which raise at the first mistake."""
+"""Checks of the declarations and results of environments, which raise at the first mistake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastmarl.core.errors.checks import in_order
 RETURNED = {
     "reset": ("observations", "infos"),
     "step": ("observations", "rewards", "terminateds", "truncateds", "infos"),
-}  # method -> names of what it returns
+}  # method -> names of its results
 RESERVED_IDS = {
     "__all__": "the whole episode in terminateds and truncateds",
     "__common__": "all agents in infos",
@@ -27,8 +27,8 @@ def check_spaces(env: Any, env_index: int) -> None:
     """Check everything that can be checked without `reset()` and `step()`.
 
     Raises:
-        EnvCheckError: If `possible_agents` is not a list of different, permitted ids, an agent lacks a space, or the
-            env claims to support checkpoints but does not.
+        EnvCheckError: If `possible_agents` is not a list of different, permitted ids, an agent has no space, or the env
+            claims to support checkpoints but does not.
     """
     try:
         supports_checkpoint(env)
@@ -39,7 +39,7 @@ def check_spaces(env: Any, env_index: int) -> None:
 
 
 def check_reset_result(result: Any, env_index: int) -> None:
-    """Check the form of what `reset()` returned.
+    """Check the form of the result of `reset()`.
 
     Raises:
         MultiAgentEnvError: If it is not a pair (observations, infos) of dicts.
@@ -48,7 +48,7 @@ def check_reset_result(result: Any, env_index: int) -> None:
 
 
 def check_step_result(result: Any, env_index: int, env_t: int) -> None:
-    """Check the form of what `step()` returned.
+    """Check the form of the result of `step()`.
 
     Raises:
         MultiAgentEnvError: If it is not a tuple of five dicts, `__all__` is missing, or a flag is not a bool.
@@ -118,13 +118,13 @@ def flag_problems(terminateds: dict, truncateds: dict) -> Iterator[tuple[str, An
 
 
 def class_of(env: Any) -> tuple[str, str]:
-    """Return the module and name of an env's class."""
+    """Return the module and class name of an env."""
     bare = type(getattr(env, "unwrapped", env))
     return bare.__module__, bare.__qualname__
 
 
 def name_of(env: Any) -> str:
-    """Return the name in a PettingZoo env's metadata, or else the name of the env's class."""
+    """Return the name in the metadata of a PettingZoo env, or else the class name of the env."""
     bare = getattr(env, "unwrapped", env)
     metadata = getattr(bare, "metadata", None)
     name = metadata.get("name") if isinstance(metadata, dict) else None

@@ -1,4 +1,4 @@
-"""Adapters of Gymnasium envs that hold several agents in a Tuple or Dict space."""
+"""Adapters of Gymnasium envs with several agents in a Tuple or Dict space."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import Leaf, RowLayout
 from fastmarl.core.spaces.values import converted
 
-# An env that has one of these needs no adapter.
+# An env with one of these needs no adapter.
 OF_MULTI_AGENT_ENVS = ("possible_agents", "get_observation_space", "observation_spaces")
 
 
 @public("fastmarl.envs")
 class JointGymnasiumEnv(ResumableAdapter):
-    """Common base of both adapters: a step is one joint action of all agents, which are always the same.
+    """Common base class of both adapters: a step is one joint action of all agents, and the set of agents is fixed.
 
-    Values are in dicts by agent, unless a subclass overrides this.
+    Values are in dicts keyed by agent, unless a subclass overrides this.
 
-    A flag for all agents ends the episode. With flags by agent, agents end one by one, and the episode ends with the
-    last of them; it is then truncated if any agent was truncated in that last step, else terminated.
+    A flag for all agents ends the episode. With flags per agent, agents finish one by one, and the episode ends with
+    the last of them; it is then truncated if any agent was truncated in that last step, otherwise terminated.
 
-    An agent that has ended is not observed again. The env still requires an action for it: the first one of a Discrete
-    space, zeros or the closest values within the bounds for numbers, and otherwise a sample. Rewards that the agent
-    still receives are passed on unless they are 0; the option `late_rewards` decides what happens to them.
+    A finished agent is not observed again. The env still requires an action for it: the first one of a Discrete space,
+    zeros or the closest values within the bounds for numbers, and otherwise a sample. Nonzero rewards that such an
+    agent still receives are passed on; the option `late_rewards` determines how they are handled.
 
     Args:
         env: A gymnasium.Env, possibly in wrappers; `unwrapped` is the env without them. `gym.make` adds a checker that
             warns once that rewards and flags are not single values; `gym.make(..., disable_env_checker=True)` avoids
             this.
-        observation_spaces: Observation spaces by agent id.
-        action_spaces: Action spaces by agent id.
+        observation_spaces: Dict of agent id -> observation space.
+        action_spaces: Dict of agent id -> action space.
     """
 
     def __init__(self, env: Any, observation_spaces: dict[Any, gym.Space], action_spaces: dict[Any, gym.Space]):
@@ -45,11 +45,11 @@ class JointGymnasiumEnv(ResumableAdapter):
         self.possible_agents: list[Any] = list(observation_spaces)
         self._observation_spaces = observation_spaces
         self._action_spaces = action_spaces
-        self._ended: dict[Any, Any] = {}  # agent -> the action that the env gets for it from now on
+        self._ended: dict[Any, Any] = {}  # agent -> the action sent to the env for it from here on
 
     @property
     def agents(self) -> list[Any]:
-        """Ids of the agents that currently take part."""
+        """Ids of the agents currently taking part."""
         return [agent for agent in self.possible_agents if agent not in self._ended]
 
     @property
@@ -67,11 +67,11 @@ class JointGymnasiumEnv(ResumableAdapter):
         return self._observations(obs), self._infos(info)
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Take the actions of all agents that have not ended; see MultiAgentEnv.
+        """Apply the actions of all unfinished agents; see MultiAgentEnv.
 
         Raises:
             ValueError: If an action is missing.
-            EnvCheckError: If the env returned values for a wrong number of agents.
+            EnvCheckError: If the env returned values for the wrong number of agents.
         """
         joint_action = self._joint_action({**actions, **self._ended} if self._ended else actions)
         obs, rewards, terminated, truncated, info = self.env.step(joint_action)
@@ -91,7 +91,7 @@ class JointGymnasiumEnv(ResumableAdapter):
         return self._action_spaces[agent_id]
 
     def get_state(self) -> Any:
-        """Return the env's state, and the ended agents."""
+        """Return the state of the env, and the finished agents."""
         return {"env": self.env.get_state(), "ended": dict(self._ended)}
 
     def set_state(self, state: Any) -> None:
@@ -99,13 +99,13 @@ class JointGymnasiumEnv(ResumableAdapter):
         self._ended = dict(state["ended"])
 
     def _flags(self, flag: Any) -> dict[Any, bool]:
-        """Return flags by agent, without agents that had already ended, or one flag for all."""
+        """Return a dict of agent -> flag, without previously finished agents, or a single flag for all."""
         if not self._is_by_agent(flag):
             return {"__all__": bool(flag)}
         return {agent: bool(value) for agent, value in self._by_agent(flag).items() if agent not in self._ended}
 
     def _end_agents(self, terminateds: dict[Any, bool], truncateds: dict[Any, bool]) -> tuple[dict, dict]:
-        """Record the agents that end in this step; returns the flags with "__all__" in both."""
+        """Record the agents finishing in this step; return the flags with "__all__" in both."""
         if any(terminateds.values()) or any(truncateds.values()):
             for agent in self.agents:
                 if terminateds.get(agent) or truncateds.get(agent):
@@ -123,7 +123,7 @@ class JointGymnasiumEnv(ResumableAdapter):
         return self._by_agent(obs)
 
     def _by_agent(self, values: Any) -> dict:
-        """Convert the env's container with one value per agent to a dict by agent id."""
+        """Convert a container of the env with one value per agent to a dict of agent id -> value."""
         return values
 
     def _is_by_agent(self, value: Any) -> bool:
@@ -131,7 +131,7 @@ class JointGymnasiumEnv(ResumableAdapter):
         return isinstance(value, dict)
 
     def _joint_action(self, actions: dict) -> Any:
-        """Put all agents' actions into the env's container."""
+        """Put the actions of all agents into the container of the env."""
         return actions
 
     def _infos(self, info: dict) -> dict[Any, dict]:
@@ -145,8 +145,8 @@ class TupleGymnasiumEnv(JointGymnasiumEnv):
     Examples are `gym.make("lbforaging:Foraging-8x8-2p-3f-v3")` and `gym.make("rware:rware-tiny-2ag-v2")`.
 
     Agents are numbered 0, 1, ... in the order of the spaces. Observations and rewards are tuples, lists or arrays with
-    one entry per agent; flags are that or a bool. A single reward is the team's: each agent that takes part receives
-    it. The env gets a tuple of actions. A non-empty info becomes `infos["__common__"]`.
+    one entry per agent; flags are the same or a bool. A single reward is a team reward: each active agent receives it.
+    The env gets a tuple of actions. A non-empty info becomes `infos["__common__"]`.
 
     Args:
         env: See JointGymnasiumEnv.
@@ -185,10 +185,10 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
 
     An example is `gym.make("multigrid.envs:MultiGrid-Empty-8x8-v0", agents=2)`.
 
-    Observations are dicts by agent; rewards and flags are that, or single values that apply to all. Flags may have
+    Observations are dicts keyed by agent; rewards and flags are also dicts, or single values for all. Flags may have
     "__all__". An info with keys other than agent ids becomes `infos["__common__"]`.
 
-    Numbered texts in an agent's Dict observation, such as multigrid's missions, are converted to their numbers:
+    Numbered strings in the Dict observation of an agent, such as multigrid missions, are converted to their numbers:
     integers in the shape of the MultiDiscrete that their space derives from.
 
     Args:
@@ -198,7 +198,7 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
     def __init__(self, env: Any):
         super().__init__(env, dict(env.observation_space.spaces), dict(env.action_space.spaces))
         self._info_keys = {*self.possible_agents, "__common__"}
-        self._texts: dict[Any, dict[str, Leaf]] = {}  # agent -> its numbered texts, by key
+        self._texts: dict[Any, dict[str, Leaf]] = {}  # agent -> key -> its numbered strings
         for agent, space in self._observation_spaces.items():
             if isinstance(space, gym.spaces.Dict) and (numbers := _numbered_texts(space)):
                 self._texts[agent] = {key: RowLayout(part).leaves[0] for key, part in numbers.items()}
@@ -225,7 +225,7 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
 
     def _infos(self, info: dict) -> dict[Any, dict]:
         if info.keys() <= self._info_keys:
-            return dict(info)  # a plain dict, whatever the env's does for missing agents
+            return dict(info)  # a plain dict, regardless of how `info` handles missing agents
         return {"__common__": info}
 
 
@@ -246,7 +246,7 @@ def _numbered_texts(space: gym.spaces.Dict) -> dict[str, gym.spaces.MultiDiscret
 
 
 def _idle_action(space: gym.Space) -> Any:
-    """Return the action of an agent that has ended."""
+    """Return the action of a finished agent."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _idle_action(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):

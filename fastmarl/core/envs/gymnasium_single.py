@@ -12,7 +12,7 @@ from fastmarl.core.envs.gymnasium_wrapped import WrappedMultiAgentEnv
 from fastmarl.core.envs.resumable import ResumableAdapter
 from fastmarl.core.errors.checks import plain_seed
 
-AGENT = 0  # like envs made by RLlib's make_multi_agent()
+AGENT = 0  # as in envs made by RLlib's make_multi_agent()
 
 
 def has_one_agent(env: gym.Env) -> bool:
@@ -23,7 +23,7 @@ def has_one_agent(env: gym.Env) -> bool:
 
 
 class SingleGymnasiumEnv(ResumableAdapter):
-    """Adapts an env of one agent, such as `gym.make("CartPole-v1")`. The agent's id is 0.
+    """Adapts a single-agent env, such as `gym.make("CartPole-v1")`. The agent id is 0.
 
     Args:
         env: A gymnasium.Env, possibly in wrappers.
@@ -41,7 +41,7 @@ class SingleGymnasiumEnv(ResumableAdapter):
         return {AGENT: obs}, {AGENT: info}
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Take the agent's action; see MultiAgentEnv."""
+        """Apply the action of the agent; see MultiAgentEnv."""
         obs, reward, terminated, truncated, info = self.env.step(actions[AGENT])
         terminated, truncated = bool(terminated), bool(truncated)
         return (

@@ -1,4 +1,4 @@
-"""Adapter of Gymnasium's vector envs, as a batch that steps in arrays."""
+"""Adapter of Gymnasium vector envs, as a batch that steps in arrays."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from fastmarl.core.spaces.values import converted
 class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
     """Adapts a gymnasium.vector.VectorEnv.
 
-    If its envs have Tuple spaces of the same length, agents are 0, 1, ... in the order of the spaces; a reward is then
-    the team's, and each agent receives it. Otherwise there is one agent, 0. An episode ends for all agents at once.
-    An env's info becomes `infos["__common__"]`.
+    If its envs have Tuple spaces of the same length, agents are 0, 1, ... in the order of the spaces; each agent then
+    receives the team reward. Otherwise there is one agent, 0. An episode ends for all agents at the same time. The info
+    of an env becomes `infos["__common__"]`.
 
     Args:
         env: Preferably with the autoreset mode DISABLED, such as `gymnasium.make_vec("CartPole-v1", 64,
-            vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED})`. With NEXT_STEP, Gymnasium's
-            default, the step after an episode's end only begins the next one: no agent is observed before its first
-            env step. Such a batch may be unable to begin an episode before the current one has ended.
+                vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED})`. With NEXT_STEP, the default
+                in Gymnasium, the step after the end of an episode only starts the next one: no agent is observed before
+                its first env step. Such a batch may be unable to start an episode before the current one has finished.
 
     Raises:
         EnvCheckError: If its autoreset mode is SAME_STEP.
@@ -47,7 +47,7 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         self._resets_itself = mode is AutoresetMode.NEXT_STEP
         self._takes_lists = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         self.seeds_each_episode = self._takes_lists and not self._resets_itself
-        self._ended = np.zeros(env.num_envs, np.bool_)  # episodes that ended in the last step
+        self._ended = np.zeros(env.num_envs, np.bool_)  # episodes finished in the last step
         observation, action = env.single_observation_space, env.single_action_space
         both = isinstance(observation, gym.spaces.Tuple) and isinstance(action, gym.spaces.Tuple)
         self._is_joint = both and len(observation) == len(action) > 0
@@ -68,7 +68,7 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         mask = np.zeros(self.num_envs, np.bool_)
         mask[env_indices] = True
         if self._resets_itself and not mask.all():
-            # These envs have ended. The next step of the batch resets them; until then no agent is observed.
+            # These envs have finished. The next step of the batch resets them; until then no agent is observed.
             if not self._ended[mask].all():
                 raise EnvCheckError("this vector env can begin single episodes only where one has just ended; make it "
                                     "with AutoresetMode.DISABLED, or don't drop running episodes")  # fmt: skip
@@ -101,7 +101,8 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
     def _joint_action(self, actions: dict[str, Any]) -> Any:
         by_agent = []
         for (name, i), layout in zip(self._positions, self._action_layouts, strict=True):
-            # Single envs, and wrappers such as StickyAction, keep their actions, but our arrays are reused.
+            # Single envs, and wrappers such as StickyAction, keep references to their actions, but our arrays are
+            # reused.
             columns = [reduce(getitem, leaf.path, actions[name])[:, i].copy() for leaf in layout.leaves]
             by_agent.append(layout.nest(columns))
         return tuple(by_agent) if self._is_joint else by_agent[0]
@@ -127,7 +128,7 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
 
 
 def _info_of(columns: dict[str, Any], env_index: int) -> dict[str, Any]:
-    """Return one env's info. Gymnasium has columns by name; "_name" marks the envs that have a value in a column."""
+    """Return the info of an env. Gymnasium stores named columns; "_name" marks the envs with a value in a column."""
     info = {}
     for name, column in columns.items():
         if f"_{name}" in columns and columns[f"_{name}"][env_index]:

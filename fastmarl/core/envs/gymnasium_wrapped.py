@@ -1,4 +1,4 @@
-"""Adapter of multi-agent envs in Gymnasium's wrappers."""
+"""Adapter of multi-agent envs in Gymnasium wrappers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.envs")
 class WrappedMultiAgentEnv(ResumableAdapter):
-    """Adapts a multi-agent env in Gymnasium's wrappers, as added by `gym.make()`, which hide the env's attributes.
+    """Adapts a multi-agent env in Gymnasium wrappers, as added by `gym.make()`, which hide the attributes of the env.
 
-    An agent's spaces are those of the outermost wrapper with spaces of its own, else the env's. A wrapper's flag that
-    is not a dict, such as TimeLimit's, applies to all agents.
+    The spaces of an agent are taken from the outermost wrapper that defines spaces, otherwise from the env. A flag of a
+    wrapper that is not a dict, as in TimeLimit, applies to all agents.
 
     Args:
         env: The outermost wrapper; `unwrapped` is the env.
@@ -41,17 +41,17 @@ class WrappedMultiAgentEnv(ResumableAdapter):
 
     @property
     def possible_agents(self) -> list[Any]:
-        """The inner env's `possible_agents`."""
+        """`possible_agents` of the inner env."""
         return getattr(self._inside, "possible_agents", [])
 
     @property
     def agents(self) -> list[Any]:
-        """The inner env's `agents`."""
+        """`agents` of the inner env."""
         return getattr(self._inside, "agents", [])
 
     @property
     def observation_spaces(self) -> Any:
-        """Spaces by agent id of the layer that declares them; None if it declares them in another form."""
+        """Agent id -> space, from the layer that declares them; None if declared in a different form."""
         return getattr(self._with_spaces["observation"], "observation_spaces", None)
 
     @property
@@ -107,7 +107,7 @@ def _is_multi_agent(layer: Any) -> bool:
 
 
 def _has_own_space(wrapper: gym.Wrapper, kind: str) -> bool:
-    """Return True if a wrapper's space of this kind differs from that of the env inside it."""
+    """Return True if the space of this kind differs between a wrapper and the env inside it."""
     if hasattr(wrapper, f"{kind}_spaces") or hasattr(wrapper, f"get_{kind}_space"):
         return True
     own, inside = (getattr(layer, f"{kind}_space", None) for layer in (wrapper, wrapper.env))

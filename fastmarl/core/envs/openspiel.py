@@ -1,4 +1,4 @@
-"""Adapter of OpenSpiel's games."""
+"""Adapter of OpenSpiel games."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from fastmarl.core.objects.public import public
 
 TENSORS = ("observation_tensor", "information_state_tensor")  # the first one that a game provides is used
 CHANCE, SIMULTANEOUS, TERMINAL = -1, -2, -4  # pyspiel.PlayerId: values of current_player() that are not players
-NO_ACTION = 0  # what pyspiel expects for a player without legal actions while others move at the same time
+NO_ACTION = 0  # expected by pyspiel for a player without legal actions while others move at the same time
 
 
 @public("fastmarl.envs")
 class OpenSpielEnv(MultiAgentEnv):
-    """Adapts an OpenSpiel game: one step is one move. The player to move is observed, and acts in the next step.
+    """Adapts an OpenSpiel game: each step is one move. The player to move is observed, and acts in the next step.
 
     At a simultaneous node, all players with a legal action move. Chance events are played out here. At the end every
-    player is observed once more, with no legal action left.
+    player is observed once more, without legal actions.
 
     Agents are 0 .. n - 1 and have equal spaces. An observation is a dict of "observation", float32 [size of the
     tensor], and "action_mask", int8 [game.num_distinct_actions()], 1 where an action is legal. An action is an index.
 
-    A player's reward is the change of its return through a move and the chance events after it. Waiting players receive
-    rewards, too; if no return changed, rewards are {}. In games that score only at the end, rewards are exactly the
-    returns.
+    The reward of a player is the change of its return through a move and the chance events after it. Waiting players
+    also receive rewards; if no return changed, rewards are {}. In games that score only at the end, rewards are exactly
+    the returns.
 
-    `reset(seed=)` seeds the chance events that are played out here. It does not affect games that draw internally
+    `reset(seed=)` seeds the chance events that are played out here. It does not affect games that sample internally
     (chance mode SAMPLED_STOCHASTIC); most of these have a parameter rng_seed.
 
     Args:
         game: A pyspiel.Game; see `load`.
-        observation: "observation_tensor" or "information_state_tensor"; None for the first one that the game provides.
+        observation: "observation_tensor" or "information_state_tensor"; None for the first one provided by the game.
 
     Attributes:
         game: The given game.
         game_state: The current pyspiel.State; None before the first reset().
 
     Raises:
-        EnvCheckError: If it is a mean field game, its actions are not numbered, or it lacks that tensor.
+        EnvCheckError: If it is a mean field game, its actions are not numbered, or it has no such tensor.
     """
 
     def __init__(self, game: Any, observation: str | None = None):
@@ -70,7 +70,7 @@ class OpenSpielEnv(MultiAgentEnv):
 
     @classmethod
     def load(cls, name: str, *, observation: str | None = None, **parameters: Any) -> OpenSpielEnv:
-        """Create the env of a game by name: `load("goofspiel", players=3)` or `load("goofspiel(players=3)")`.
+        """Create an env from the name of a game: `load("goofspiel", players=3)` or `load("goofspiel(players=3)")`.
 
         Args:
             name: Name of the game; may include parameters if no others are given.
@@ -85,7 +85,7 @@ class OpenSpielEnv(MultiAgentEnv):
         except ImportError as error:
             raise EnvCheckError(f"the game {name!r} needs OpenSpiel: pip install open-spiel ({error})") from error
         names, without_parameters = pyspiel.registered_names(), name.partition("(")[0]
-        if without_parameters not in names:  # OpenSpiel's own error would list all of them
+        if without_parameters not in names:  # the error raised by OpenSpiel would list all of them
             close = difflib.get_close_matches(without_parameters, names)
             hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
             raise EnvCheckError(f"OpenSpiel can't load the game {name!r}: Unknown game '{name}'.{hint}")
@@ -112,7 +112,7 @@ class OpenSpielEnv(MultiAgentEnv):
         return self._observations(self._next_player()), {}
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Make the move of the players that were observed last; see MultiAgentEnv.
+        """Make the move of the players observed last; see MultiAgentEnv.
 
         Args:
             actions: Index of a legal action for each of them; actions of others are ignored.
@@ -139,14 +139,14 @@ class OpenSpielEnv(MultiAgentEnv):
                                  f"{actions.get(player)!r:.200}; action_mask says which are legal")  # fmt: skip
 
     def _next_player(self) -> int:
-        """Play out chance events; returns the next player to move, SIMULTANEOUS or TERMINAL."""
+        """Play out chance events; return the next player to move, SIMULTANEOUS or TERMINAL."""
         state = self.game_state
         while (player := state.current_player()) == CHANCE:
             state.apply_action(self._draw(state.chance_outcomes()))
         return player
 
     def _draw(self, outcomes: list[tuple[int, float]]) -> int:
-        """Draw from pairs of (outcome, probability > 0), which sum to 1 up to rounding."""
+        """Sample from pairs of (outcome, probability > 0), which sum to 1 up to rounding."""
         assert self._rng is not None
         left = self._rng.random()
         for outcome, probability in outcomes:
@@ -156,7 +156,7 @@ class OpenSpielEnv(MultiAgentEnv):
         return outcomes[-1][0]
 
     def _rewards(self) -> dict[int, float]:
-        """Return each player's reward since the last one; {} if no return changed.
+        """Return the reward of each player since the last one; {} if no return changed.
 
         This uses returns because State.rewards() only covers the last transition, which would lose the reward of a move
         that is followed by chance.
@@ -208,7 +208,7 @@ def _check_is_playable(game: Any) -> None:
 def _make_observer(game: Any, name: str | None) -> Any:
     """Return an observer whose set_from(state, player) fills its `tensor`, float32 [size], in place.
 
-    This is several times as fast as the State's own methods, which return lists.
+    This is several times as fast as the methods of State, which return lists.
     """
     provided = [tensor for tensor in TENSORS if getattr(game.get_type(), f"provides_{tensor}")]
     if not provided:

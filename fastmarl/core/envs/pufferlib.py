@@ -1,4 +1,4 @@
-"""Adapter of PufferLib's native envs, which write to arrays of rows, as a batch that steps in arrays."""
+"""Adapter of native PufferLib envs, which write to arrays of rows, as a batch that steps in arrays."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
 
     Each consecutive `num_agents / num_envs` of its `num_agents` rows form an env, with the agents 0, 1, ...
 
-    An env's episode is over when the flags of all its rows are set. A row whose flag is set earlier has ended. When its
-    flag is False again it rejoins, which requires the config's `respawn=True`; its rewards in between are not recorded.
-    If rows are taken as separate envs (`num_envs=env.num_agents`), as in PufferLib, such rows lose no step.
+    The episode of an env is over when the flags of all its rows are set. A row whose flag is set earlier has finished.
+    When its flag is False again it rejoins, which requires the option `respawn=True`; its rewards in between are not
+    recorded. If rows are taken as separate envs (`num_envs=env.num_agents`), as in PufferLib, such rows lose no step.
 
-    These envs restart in the step that ends an episode and don't return the last observation, so the observation
-    before it is recorded in its place. They can't restart one by one either: if an env's episode is dropped, none of
-    its agents is observed until the episode is over. Only the first seed is used, for all envs.
+    These envs restart in the step that ends an episode and do not return the last observation, so the observation
+    before it is recorded in its place. They also cannot restart individually: if the episode of an env is dropped, none
+    of its agents is observed until the episode is over. Only the first seed is used, for all envs.
 
     Args:
-        env: The env to adapt. Its C code keeps pointers to its buffers, so each step is copied from them once.
-        num_envs: Number of envs that the rows form; None makes each row an env.
+        env: The env to adapt. Its C code stores pointers to its buffers, so each step is copied from them.
+        num_envs: Number of envs formed by the rows; None makes each row an env.
         autoreset_mode: NEXT_STEP for an env that returns the last observation together with the flags and restarts in
             the following step, in which no agent acts.
 
@@ -41,7 +41,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
         infos: Result of the last step; in PufferLib, statistics over all envs. They are not recorded.
 
     Raises:
-        EnvCheckError: If rows and `num_envs` do not fit, the env is an emulated one, or `autoreset_mode` is invalid.
+        EnvCheckError: If rows and `num_envs` do not match, the env is an emulated one, or `autoreset_mode` is invalid.
     """
 
     may_take_turns = False  # all envs of PufferLib 3.0.0 share C's rand()
@@ -61,8 +61,8 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
         self.infos: list[dict] = []
         self._has_last = autoreset_mode is AutoresetMode.NEXT_STEP
         self._shape = num_envs, n_rows // num_envs
-        self._away = np.zeros(self._shape, np.bool_)  # rows that have ended and not rejoined
-        self._over = np.zeros(num_envs, np.bool_)  # envs whose episode ended, and that restarted, in the last step
+        self._away = np.zeros(self._shape, np.bool_)  # finished rows that have not rejoined
+        self._over = np.zeros(num_envs, np.bool_)  # envs whose episode finished, and that restarted, in the last step
         self._waits = np.zeros(num_envs, np.bool_)  # envs waiting for the end of a dropped episode
         self._rng = np.random.default_rng()
         observations, actions = env.single_observation_space, env.single_action_space
@@ -97,13 +97,13 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
     def _reset_all(self, seeds: Sequence[int] | None) -> None:
         if seeds is not None:
             self._rng = np.random.default_rng(seeds[0])
-        # PufferLib seeds each env with this times the number of envs plus the env's index, as a C int.
+        # PufferLib seeds each env with this times the number of envs plus the env index, as a C int.
         _, self.infos = self.env.reset(seed=int(self._rng.integers(2**31 // self.env.num_agents)))
         self._waits[:] = False
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         agents, acted = out.groups[AGENTS], actions[AGENTS]
-        self._over[:] = False  # stays so if this step fails, which leaves the envs in an undefined state
+        self._over[:] = False  # remains so if this step fails, which leaves the envs in an undefined state
         results = self.env.step(acted.reshape(self.env.num_agents, *acted.shape[2:]))
         agents.obs[...], agents.rewards[...], terminated, truncated = map(self._by_env, results[:4])
         agents.present[...] = self._by_env(self.env.masks)
@@ -113,7 +113,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
             self._end(flags, terminated, out)
 
     def _end(self, flags: np.ndarray, terminated: np.ndarray, out: StepArrays) -> None:
-        """Update which rows have ended, stay away or rejoin, from the flags of a step, bool [E, A]."""
+        """Update which rows have finished, remain absent or rejoin, from the flags of a step, bool [E, A]."""
         agents = out.groups[AGENTS]
         all_flagged = (flags | ~agents.present).all(1)
         agents.rewards[self._away] = 0.0  # rewards of absent rows are not recorded

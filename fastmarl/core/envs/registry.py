@@ -1,4 +1,4 @@
-"""Creation of environments by name."""
+"""Creation of environments from names."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _BUNDLED = {  # name -> path of its class
     "fastmarl.simple_tag": "fastmarl.envs.simple_tag:SimpleTag",
 }
 _BEGIN_IN_NEXT_STEP = {"connect4", "tripletriad"}  # envs of PufferLib, which does not declare this
-_MAKERS = ("parallel_env", "env")  # functions in PettingZoo's modules, in order of preference
-_OF_PETTINGZOO = {"pettingzoo", "mpe2", "magent2"}  # packages whose functions of these names take options
+_MAKERS = ("parallel_env", "env")  # functions in PettingZoo modules, in order of preference
+_OF_PETTINGZOO = {"pettingzoo", "mpe2", "magent2"}  # packages whose `_MAKERS` functions take keyword options
 _KNOWN_PACKAGES = {"fastmarl", "openspiel", "vmas", "pufferlib", *_OF_PETTINGZOO, *_HOMES}
-_MAIN = ("__main__", "__mp_main__")  # names of the script, here and in a spawned process, which has its own copy
-_asked_for: set[str | None] = set()  # names of all envs that this program has requested
+_MAIN = ("__main__", "__mp_main__")  # names of the script, here and in a spawned process, which has a separate copy
+_asked_for: set[str | None] = set()  # names of all envs requested by this program
 _PROCESS = os.getpid()
-_CONFIGS = {"config", "env_config", "cfg", "env_cfg", "conf", "context", "env_context"}  # parameters for whole configs
+_CONFIGS = {"config", "env_config", "cfg", "env_cfg", "conf", "context", "env_context"}  # parameters for entire configs
 
 
 def register_env(name: str, creator: Callable[[dict], Any]) -> None:
     """Make `env=name` call `creator(env_config)`. Registering a name again replaces its creator.
 
     Raises:
-        EnvCheckError: If `creator` can't be called this way, or is an env instead of a creator of envs.
+        EnvCheckError: If `creator` cannot be called this way, or is an env instead of a creator of envs.
     """
     if not isinstance(name, str):
         raise EnvCheckError(f"expected a string as the name of an environment, got {name!r}")
@@ -65,9 +65,9 @@ def register_env(name: str, creator: Callable[[dict], Any]) -> None:
 
 
 def registered_creator(name: str) -> Callable[[dict], Any] | None:
-    """Return the creator registered under a name with `register_env()` or, if Ray is loaded, with Tune's function."""
+    """Return the creator registered under a name with `register_env()` or, if Ray is loaded, with Tune."""
     tune: Any = sys.modules.get("ray.tune.registry")
-    # A forked process lacks Ray's threads, so the query would hang there. The forking process asks beforehand.
+    # A forked process does not have the threads of Ray, so the query would hang there. The parent asks beforehand.
     asks_tune = tune is not None and name not in _registered and os.getpid() == _PROCESS
     if asks_tune and tune._global_registry.contains(tune.ENV_CREATOR, name):
         return tune._global_registry.get(tune.ENV_CREATOR, name)
@@ -78,26 +78,25 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     """Return a function that makes an env from an `env_config`.
 
     Args:
-        env: A class or callable, called with `env_config` as its only argument, as in RLlib; a Gymnasium or PettingZoo
-            class, a module with PettingZoo's function `parallel_env` or else `env`, or such a function, called with
-            `**env_config` (but with the whole config if its first parameter is named `config`, `env_config` or
+        env: A class or callable, called with `env_config` as the only argument, as in RLlib; a Gymnasium or PettingZoo
+            class, a module with the PettingZoo function `parallel_env` or else `env`, or such a function, called with
+            `**env_config` (but with the entire config if its first parameter is named `config`, `env_config` or
             similar), and with `num_envs` if that is the first parameter; or a name:
-
-            - one registered here or with `ray.tune.register_env()`;
-            - that of such a module, such as "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
-              "magent2.battle_v4";
-            - "package.module:Name", a class or callable in that module;
-            - an id in Gymnasium's registry, made by `gym.make` with `**env_config`: "CartPole-v1", whose only agent is
-              0; or, with the module that registers it, "lbforaging:Foraging-8x8-2p-3f-v3";
+                - one registered here or with `ray.tune.register_env()`;
+                - one registered here or with `ray.tune.register_env()`;
+                - the name of such a module, such as "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
+                  "magent2.battle_v4";
+            - an id in the Gymnasium registry, made by `gym.make` with `**env_config`: "CartPole-v1", whose only agent
+              is 0; or, with the module that registers it, "lbforaging:Foraging-8x8-2p-3f-v3";
             - "openspiel." and a game, such as "openspiel.kuhn_poker", with its parameters as `env_config`;
             - "fastmarl.cart_pole", "fastmarl.simple_spread", "fastmarl.simple_tag", "fastmarl.connect_four",
               "fastmarl.gridworld", "fastmarl.lbforaging" or "fastmarl.rware", which are compiled and bundled; "vmas."
               and a scenario, such as "vmas.balance"; or "pufferlib." and one of its compiled envs, such as
-              "pufferlib.rware". These are batches with the runner's number of envs and the options `**env_config`.
+              "pufferlib.rware". These are batches with as many envs as the runner and the options `**env_config`.
 
     Raises:
-        EnvCheckError: If a name is unknown, a package is not installed, or `env` is an instance or can't be called this
-            way. The returned function raises it, too, for unknown options.
+        EnvCheckError: If a name is unknown, a package is not installed, or `env` is an instance or cannot be called
+            this way. The returned function also raises it, for unknown options.
     """
     _asked_for.add(env_name(env))
     if isinstance(env, str):
@@ -133,11 +132,11 @@ def _portable_name(name: str) -> Any:
 
 
 class _Registered:
-    """Makes an env by a name that other processes may not know; its pickle includes what they need to know.
+    """Makes an env from a name that other processes may not know; its pickle includes the required information.
 
     Args:
         name: Name of the env.
-        sent: Set in the other process: a module to import first, which may register the name, and Gymnasium's
+        sent: Set in the other process: a module to import first, which may register the name, and the Gymnasium
             specification of the env, or None if the module registers it.
     """
 
@@ -165,7 +164,7 @@ def _registration(name: str) -> tuple[str, EnvSpec | None]:
 
 
 def env_name(env: Any) -> str | None:
-    """Return a name by which another process can make the env, or None."""
+    """Return a name from which another process can make the env, or None."""
     if isinstance(env, str):
         return env
     if isinstance(env, _Registered):
@@ -186,10 +185,10 @@ def may_be_named_by_a_file(name: Any) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Return True for a registered name, and for one of a known package.
+    """Return True for a registered name or a name of a known package.
 
-    A name in Gymnasium's registry is of the package of its code. Others may import a module that an option names, as
-    shimmy's GymV26Environment-v0 does.
+    A name in the Gymnasium registry belongs to the package of its code. Others may import a module that an option
+    names, as shimmy's GymV26Environment-v0 does.
     """
     if registered_creator(name):
         return True
@@ -232,7 +231,7 @@ def _without_partial(creator: Any) -> Any:
 
 
 def _first_parameter(creator: Any) -> str | None:
-    """Return the name of the first positional parameter, or None if there is none or it is unknown."""
+    """Return the name of the first positional parameter, or None if it does not exist or is unknown."""
     try:
         parameters = inspect.signature(creator).parameters.values()
     except (TypeError, ValueError):
@@ -241,7 +240,7 @@ def _first_parameter(creator: Any) -> str | None:
 
 
 def _is_of_other_kind(env_class: type) -> bool:
-    """Return True for a Gymnasium or PettingZoo class. Our own and RLlib's classes take a whole config instead."""
+    """Return True for a Gymnasium or PettingZoo class. Classes of fastmarl and RLlib take the entire config instead."""
     if issubclass(env_class, MultiAgentEnv) or any(
         (base.__module__, base.__name__) == ("ray.rllib.env.multi_agent_env", "MultiAgentEnv")
         for base in env_class.__mro__
@@ -252,7 +251,7 @@ def _is_of_other_kind(env_class: type) -> bool:
 
 
 def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False) -> Callable[[dict], Any]:
-    """Return a function that calls `make(**env_config)`, for a batch also with the runner's number of envs."""
+    """Return a function that calls `make(**env_config)`, for a batch also with `num_envs` of the runner."""
 
     def create(env_config: Mapping[str, Any]) -> Any:
         of_runner = {"num_envs": getattr(env_config, "num_envs", 1)} if is_batch else {}
@@ -318,7 +317,7 @@ def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:
     if scenario not in known:
         raise _unknown(f"vmas.{scenario}", "vmas has no such scenario", [f"vmas.{name}" for name in known])
 
-    def make(**options: Any) -> Any:  # options can't replace the scenario, which may be a file that would be run
+    def make(**options: Any) -> Any:  # options cannot replace the scenario, which may be a file that would be run
         return vmas.make_env(scenario=scenario, terminated_truncated=True, **options)
 
     return _with_options(make, f"vmas.{scenario}", is_batch=True)
@@ -340,7 +339,7 @@ def _pufferlib_envs(name: str) -> Callable[[dict], Any]:
 
 
 def _named_in_module(name: str) -> Callable[[dict], Any]:
-    """Resolve "package.module:Name": an id that the module registers with Gymnasium, or an attribute of it."""
+    """Resolve "package.module:Name": an id that the module registers with Gymnasium, or one of its attributes."""
     path, _, attribute = name.rpartition(":")
     package = path.partition(".")[0]
     if path.endswith(".py") or not all(part.isidentifier() for part in path.split(".")):
@@ -361,7 +360,7 @@ def _named_in_module(name: str) -> Callable[[dict], Any]:
 
 
 def _from_gymnasium(name: str, id_: str) -> Callable[[dict], Any]:
-    """Make an env of Gymnasium's registry, without its checker, which assumes one agent."""
+    """Make an env from the Gymnasium registry, without its checker, which assumes one agent."""
     try:
         gym.spec(id_)
     except gym.error.Error as error:
@@ -382,7 +381,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _sibling_modules(path: str) -> list[str]:
-    """Return the full names of the modules and classes in the parent of `path`; [] if there is no such package."""
+    """Return the full names of the modules and classes in the parent of `path`; [] if the package does not exist."""
     parent = path.rpartition(".")[0]
     try:
         package = import_module(parent)

@@ -17,12 +17,12 @@ class EnvDescription:
 
     Attributes:
         env_class: Module and name of its class.
-        possible_agents: Ids of all agents that can appear; empty means any id.
+        possible_agents: Ids of all possible agents; empty means any id.
         named_agents: Ids under which its spaces are declared, for envs without `possible_agents`.
         spaces: (observation space, action space) of these agents.
         observation_space, action_space: Spaces for all agents, if the env has these.
         state_space: Space of its global states, if they are recorded.
-        supports_checkpoint: True if the env can return its own state.
+        supports_checkpoint: True if the env can return its state.
     """
 
     env_class: tuple[str, str]
@@ -36,7 +36,7 @@ class EnvDescription:
 
 
 class WorkerClient(Protocol):
-    """Interface of RemoteEnv to the worker process that holds its env."""
+    """Interface of RemoteEnv to the worker process of its env."""
 
     @property
     def pid(self) -> int | None: ...
@@ -48,12 +48,12 @@ class WorkerClient(Protocol):
 
 @public("fastmarl.envs")
 class RemoteEnv:
-    """Represents an env in a worker process: has its agents and spaces, and can call its methods.
+    """Represents an env in a worker process: provides its agents and spaces, and can call its methods.
 
     Args:
         worker: The worker.
         index: Index of the env in the worker.
-        description: The worker's description of the env.
+        description: Description of the env from the worker.
     """
 
     def __init__(self, worker: WorkerClient, index: int, description: EnvDescription):
@@ -78,26 +78,26 @@ class RemoteEnv:
         return self
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the env's method `name`, or read its attribute of that name. Arguments and results are pickled.
+        """Call the method `name` of the env, or read its attribute of that name. Arguments and results are pickled.
 
         Raises:
-            EnvWorkerError: If the worker has died. Errors of the env itself are passed on.
+            EnvWorkerError: If the worker has died. Errors of the env itself are propagated.
         """
         return self._worker.call(self._index, name, args, kwargs)
 
     def reset(self, *, seed: int | None = None) -> tuple[dict, dict]:
-        """Begin an episode outside of the runner's recording, with a `seed` or None."""
+        """Start an episode that the runner does not record, with a `seed` or None."""
         return self.call("reset", seed=seed)
 
     def get_state(self) -> Any:
-        """Return the env's own state, if it supports this."""
+        """Return the state of the env, if it supports this."""
         return self.call("get_state")
 
     def set_state(self, state: Any) -> None:
         self.call("set_state", state)
 
     def state(self) -> Any:
-        """Return the env's global state."""
+        """Return the global state of the env."""
         return self.call("state")
 
     def render(self) -> Any:

@@ -1,4 +1,4 @@
-"""Envs that can save their whole state, so that an episode can continue elsewhere."""
+"""Envs with a complete saveable state, so that an episode can continue elsewhere."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fastmarl.core.errors import EnvCheckError
 def supports_checkpoint(env: Any) -> bool:
     """Return True if `env` itself declares support.
 
-    Attributes that a wrapper passes on from the env inside do not count, because they ignore the wrapper's own state.
+    Attributes that a wrapper passes on from the env inside do not count, because they ignore the state of the wrapper.
     Methods alone do not count either, because envs may use their names for something else (MuJoCo, SMAC).
 
     Raises:
-        EnvCheckError: If it declares support but lacks the methods.
+        EnvCheckError: If it declares support but does not have the methods.
     """
     if getattr_static(env, "supports_checkpoint", None) is None or env.supports_checkpoint is not True:
         return False
@@ -28,7 +28,7 @@ def supports_checkpoint(env: Any) -> bool:
 
 
 class ResumableAdapter(EnvAdapter):
-    """Base of adapters that keep no state of an episode besides that of their env."""
+    """Base class of adapters that keep no episode state besides the state of their env."""
 
     @property
     def supports_checkpoint(self) -> bool:
@@ -36,7 +36,7 @@ class ResumableAdapter(EnvAdapter):
         return supports_checkpoint(self.env)
 
     def get_state(self) -> Any:
-        """Return the adapted env's state."""
+        """Return the state of the adapted env."""
         return self.env.get_state()
 
     def set_state(self, state: Any) -> None:

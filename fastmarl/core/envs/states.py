@@ -1,4 +1,4 @@
-"""Lookup of an env's global state, `env.state()`, and of its space."""
+"""Lookup of the global state of an env, `env.state()`, and of its space."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import gymnasium as gym
 from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.spaces.layout import ARRAY_SPACES
 
-UNIMPLEMENTED = "pettingzoo.utils.env"  # module of PettingZoo's base classes, whose state() only raises
+UNIMPLEMENTED = "pettingzoo.utils.env"  # module of the PettingZoo base classes, whose state() only raises
 
 
 class NoStateError(EnvCheckError):
-    """An env whose states are to be recorded has no `state()` that returns one array."""
+    """An env whose states are to be recorded has no `state()` that returns a single array."""
 
 
 def has_state(env: Any) -> bool:

@@ -20,16 +20,16 @@ HOMES = {
     "mpe2": [""],
     "pettingzoo": ["butterfly", "classic", "sisl"],
     "magent2": ["environments"],
-}  # package -> folders
+}  # package -> directories
 MOST = 3
 
 
 def suggestions(name: str, known: Iterable[str]) -> list[str]:
-    """Return names similar to this one, best match first, preferring those of the same package.
+    """Return names similar to this one, best match first, preferring names from the same package.
 
     Args:
         name: The unknown name.
-        known: Further names besides those of the installed Gymnasium, PettingZoo, MPE2, MAgent2 and OpenSpiel.
+        known: Further names besides the ones in the installed Gymnasium, PettingZoo, MPE2, MAgent2 and OpenSpiel.
     """
     by_core: dict[str, list[str]] = {}
     for other in dict.fromkeys([*known, *_modules(), *reversed(gym.registry), *_games()]):
@@ -62,7 +62,7 @@ def _modules() -> list[str]:
 
 
 def _games() -> list[str]:
-    """Return the names of OpenSpiel's games, if it is installed."""
+    """Return the names of OpenSpiel games, if it is installed."""
     try:
         return [f"openspiel.{game}" for game in import_module("pyspiel").registered_names()]
     except ImportError:
@@ -70,7 +70,7 @@ def _games() -> list[str]:
 
 
 def option_meant(make: Callable[..., Any], env_config: Mapping[str, Any]) -> str:
-    """Return a hint where an option is misspelt, and the signature says which there are."""
+    """Return a hint for a misspelt option if the signature lists the valid ones."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):

@@ -19,7 +19,7 @@ from fastmarl.core.envs.resumable import supports_checkpoint
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.checks import is_integer
 
-PASSED_ON = (  # attributes, where the env has them
+PASSED_ON = (  # attributes, if the env has them
     "observation_spaces", "action_spaces", "observation_space", "action_space", "state", "state_space", "metadata",
     "agents",
 )  # fmt: skip
@@ -27,12 +27,12 @@ OF_BATCHES = ("num_envs", "groups", "possible_agents", "may_take_turns", "seeds_
 
 
 def time_limited(env: Any, max_steps: int) -> Callable[[dict], TimeLimitedEnv | TimeLimitedBatch]:
-    """Return a creator of the same environment with episodes of at most `max_steps` env steps, then truncated.
+    """Return a creator of the same environment whose episodes are truncated after `max_steps` env steps.
 
-    Pass it as `EnvRunnerConfig(env=...)`, or to anything else that takes an env.
+    Pass it as `EnvRunnerConfig(env=...)`, or to anything else that accepts an env.
 
     Args:
-        env: Any value of `EnvRunnerConfig(env=...)`. A batch must be able to begin single episodes; a Gymnasium vector
+        env: Any value of `EnvRunnerConfig(env=...)`. A batch must be able to start single episodes; a Gymnasium vector
             env, for example, needs the autoreset mode DISABLED.
         max_steps: Maximum number of steps, at least 1.
 
@@ -49,8 +49,8 @@ class TimeLimit:
     """Creates time-limited environments, also in worker processes.
 
     Attributes:
-        env: The environment, in a form that other processes can use.
-        max_steps: Maximum number of steps of an episode.
+        env: The environment, in a form usable in other processes.
+        max_steps: Maximum number of steps per episode.
     """
 
     def __init__(self, env: Any, max_steps: int):
@@ -67,8 +67,8 @@ class _Counting(EnvAdapter):
 
     Args:
         env: The environment.
-        max_steps: Maximum number of steps of an episode.
-        passed_on: Names of attributes that are the environment's.
+        max_steps: Maximum number of steps per episode.
+        passed_on: Names of attributes taken from the environment.
     """
 
     def __init__(self, env: Any, max_steps: int, passed_on: Sequence[str]):
@@ -80,7 +80,7 @@ class _Counting(EnvAdapter):
                 setattr(self, name, getattr(env, name))
 
     def get_state(self) -> Any:
-        """Return the adapted env's state and the count."""
+        """Return the state of the adapted env, and the count."""
         return {"env": self.env.get_state(), "steps": copy(self._t)}
 
     def set_state(self, state: Any) -> None:
@@ -97,11 +97,11 @@ class TimeLimitedEnv(_Counting):
         self.possible_agents = possible_agents_of(env)
 
     def get_observation_space(self, agent_id: Any) -> gym.Space:
-        """Return an agent's observation space in the adapted env."""
+        """Return the observation space of an agent in the adapted env."""
         return env_spaces(self.env, agent_id)[0]
 
     def get_action_space(self, agent_id: Any) -> gym.Space:
-        """Return an agent's action space in the adapted env."""
+        """Return the action space of an agent in the adapted env."""
         return env_spaces(self.env, agent_id)[1]
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
@@ -119,7 +119,7 @@ class TimeLimitedEnv(_Counting):
 
 
 class TimeLimitedBatch(_Counting, ArrayEnv):
-    """Truncates the episodes of a batch's envs, each after `max_steps` steps."""
+    """Truncates the episodes of a batch of envs, each after `max_steps` steps."""
 
     def __init__(self, env: ArrayEnv, max_steps: int):
         super().__init__(env, max_steps, (*PASSED_ON, *OF_BATCHES))

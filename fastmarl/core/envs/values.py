@@ -16,7 +16,7 @@ from fastmarl.core.spaces.values import can_hold, converted, described
 
 
 class Misfit(NamedTuple):
-    """A mismatch between a value, or a part of it, and its space. Of kind "dtype", NumPy converts it without error."""
+    """A mismatch between (a part of) a value and its space. Kind "dtype": NumPy converts it without error."""
 
     kind: str  # "observation", "bounds" or "dtype"
     path: tuple
@@ -24,10 +24,10 @@ class Misfit(NamedTuple):
 
 
 def misfits(space: gym.Space, value: Any, path: tuple = (), is_taken: bool | None = None) -> Iterator[Misfit]:
-    """Yield what a runner rejects ("observation") or converts ("dtype"), and values outside of the space ("bounds").
+    """Yield values a runner rejects ("observation") or converts ("dtype"), and values outside the space ("bounds").
 
     Args:
-        is_taken: The answer if a space around this one has a `contains()` of its own; None if there is none.
+        is_taken: Result of a custom `contains()` of an enclosing space; None if there is no such method.
     """
     is_own = has_own_contains(space)
     if is_own:
@@ -64,7 +64,7 @@ def _array_misfits(space: gym.Space, value: Any, path: tuple, is_taken: bool | N
     assert space.dtype is not None and space.shape is not None
     try:
         array = np.asarray(value)
-    except Exception as error:  # the value's own code may raise anything
+    except Exception as error:  # user code may raise anything
         yield Misfit("observation", path, f"expected an array, got {_short(value)}: {error}")
         return
     given = array if is_taken is None else converted(array, space.dtype, space.shape)
@@ -90,7 +90,7 @@ def reward_problem(reward: Any) -> str | None:
     """Return why a runner rejects this reward, or None."""
     try:
         array = np.asarray(reward)
-    except Exception:  # the value's own code may raise anything
+    except Exception:  # user code may raise anything
         return f"expected a number, got {_short(reward)}"
     if array.size != 1 or array.dtype.kind not in "fiub":
         return f"expected a number, got {_short(reward)}"
@@ -98,11 +98,11 @@ def reward_problem(reward: Any) -> str | None:
 
 
 def random_action(space: gym.Space, mask: Any = None) -> Any:
-    """Draw an action with the space's own generator, in the types that runners use.
+    """Sample an action with the generator of the space, in the types used by runners.
 
     Args:
         mask: Mask for a Discrete or MultiDiscrete space, in any form that `spaces.masks` supports: nonzero where a
-            choice is legal. It is ignored if it does not fit or allows nothing.
+            choice is legal. It is ignored if its size is wrong or it allows nothing.
     """
     if isinstance(space, gym.spaces.Dict):
         return {key: random_action(part) for key, part in space.spaces.items()}

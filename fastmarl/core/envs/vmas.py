@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 @public("fastmarl.envs")
 class VmasEnv(ArrayEnv):
-    """Adapts a batch of vmas worlds, such as `vmas.make_env("balance", num_envs=512, terminated_truncated=True)`.
+    """Adapts a batch of vmas worlds, for example `vmas.make_env("balance", num_envs=512, terminated_truncated=True)`.
 
-    Agents keep their names in vmas; those with equal spaces form a group. An episode ends for all agents at once. vmas
-    resets worlds one by one, at about the cost of a step of all worlds each, so worlds that end together (`max_steps`)
-    are reset together. Only the first seed is used, for the whole batch.
+    Agents keep their names in vmas; agents with equal spaces form a group. An episode ends for all agents at the same
+    time. vmas resets worlds one by one, at about the cost of a step of all worlds each, so worlds that end together
+    (`max_steps`) are reset together. Only the first seed is used, for the entire batch.
 
     Args:
         env: Result of `vmas.make_env` without a wrapper, on any device.
-        infos: Record what vmas reports of each agent at each step, as arrays. This takes about 2 µs per agent step and
-            number.
+        infos: Record the infos of vmas about each agent at each step, as arrays. This takes about 2 µs per agent step
+            and number.
 
     Raises:
-        EnvCheckError: If it was made without `terminated_truncated=True`.
+        EnvCheckError: If the env was made without `terminated_truncated=True`.
     """
 
     may_take_turns = False  # every method of vmas replaces the global generators of torch, NumPy and Python
@@ -49,7 +49,7 @@ class VmasEnv(ArrayEnv):
         }
         super().__init__(env.num_envs, *group_by_spaces(spaces))
         position_of = {agent: (name, i) for name, agents in self.groups.items() for i, agent in enumerate(agents)}
-        self._positions = [position_of[name] for name in spaces]  # in the order of vmas's agents
+        self._positions = [position_of[name] for name in spaces]  # in the order of the agents in vmas
         self._layouts = [RowLayout(obs) for obs, _ in spaces.values()]
 
     @staticmethod

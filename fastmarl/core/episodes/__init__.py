@@ -1,1 +1,1 @@
-"""The episodes that a runner returns, whole or in chunks."""
+"""Episodes returned by a runner, complete or in chunks."""

@@ -1,4 +1,4 @@
-"""Columns of an agent episode as objects with RLlib's names, such as `steps.observations` and `steps.rewards`."""
+"""Columns of an agent episode as objects named as in RLlib, such as `steps.observations` and `steps.rewards`."""
 
 from typing import Any, Protocol
 
@@ -19,13 +19,13 @@ class HasColumns(Protocol):
 
 
 class LookbackBuffer:
-    """A column with its lookback; reads and writes go through the episode's getters and setters.
+    """A column with its lookback; reads and writes go through the getters and setters of the episode.
 
     Attributes:
         data: All items, including the lookback: arrays [lookback + n, ...], nested like their space; infos are a list.
         lookback: Number of items before index 0.
-        space: Space of one item, or None if it is unknown.
-        finalized: Always True: the items are arrays.
+        space: Space of an item, or None if it is unknown.
+        finalized: Always True: items are stored as arrays.
     """
 
     __slots__ = ("_episode", "_key", "_what")
@@ -57,11 +57,11 @@ class LookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return items, like the episode's getter for this column."""
+        """Return items, like the getter of the episode for this column."""
         return self._episode.get(self._what, self._key, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Write items, like the episode's setter for this column."""
+        """Write items, like the setter of the episode for this column."""
         self._episode.put(self._what, self._key, new_data, at_indices, neg_index_as_lookback)
 
     def len_incl_lookback(self) -> int:
@@ -82,10 +82,10 @@ class LookbackBuffer:
 
 
 class EnvSteps:
-    """Maps env steps of a chunk to an agent's own steps, like RLlib's `env_t_to_agent_t`.
+    """Maps env steps of a chunk to the steps of an agent, like `env_t_to_agent_t` of RLlib.
 
     Attributes:
-        data: One entry per env step, including the lookback: the agent's step, or "S" if it had no observation.
+        data: One entry per env step, including the lookback: the step of the agent, or "S" if it had no observation.
         lookback: Number of entries before index 0.
     """
 

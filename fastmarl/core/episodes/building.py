@@ -1,4 +1,4 @@
-"""Conversion of what users give to episodes that are built or written to by hand."""
+"""Conversion of user data for episodes built or modified by hand."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -13,7 +13,7 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 def to_default_module(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
-    """Default mapping function for episodes that are built without one; their pickles hold its path."""
+    """Default mapping function for episodes built without one; pickles refer to it by its path."""
     return DEFAULT_MODULE_ID
 
 
@@ -38,7 +38,7 @@ def given_columns(
 
 
 def _arrays(data: Any, what: str) -> Any:
-    """Convert a list of items to arrays; arrays, and the contents of a buffer, are returned as they are."""
+    """Convert a list of items to arrays; arrays, and the contents of a buffer, are returned unchanged."""
     if not isinstance(data, (np.ndarray, dict, tuple)):
         data = getattr(data, "data", data)
     if not isinstance(data, list):
@@ -50,7 +50,7 @@ def _arrays(data: Any, what: str) -> Any:
 
 
 def fitting(new_data: Any, data: Any, n: int, is_item: bool, who: str) -> Any:
-    """Convert n new items to a column like `data`: a list, or arrays [n, ...] with the same nesting."""
+    """Convert n new items to the form of a column like `data`: a list, or arrays [n, ...] with the same nesting."""
     if isinstance(data, list) or (isinstance(new_data, list) and not new_data):
         items = [new_data] if is_item else list(new_data)
         _check_number(len(items), n, who)

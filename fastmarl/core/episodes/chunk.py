@@ -25,11 +25,11 @@ ROW, COUNT, MODULE = 0, 1, 7  # columns of Scatter.lanes_now()
 OwnData = tuple[
     Sequence[tuple[int, int, dict[str, Any]]], dict[str, Any], np.ndarray | None
 ]  # infos, custom data, env states
-Blocks = Sequence[Block] | Mapping[int, Block]  # by module index
+Blocks = Sequence[Block] | Mapping[int, Block]  # indexed by module index
 
 
 class Unbuilt(NamedTuple):
-    """A group of n chunks from one call, with m lanes in total, as numbers, before any agent episode has been built."""
+    """A group of n chunks from a single call, with m lanes in total, as numbers, before agent episodes are built."""
 
     ids: list[str]
     times: np.ndarray  # int64 [n, 2]: env_t_started, env_t
@@ -38,11 +38,11 @@ class Unbuilt(NamedTuple):
     agent_ids: list[Hashable]  # [m], within each chunk in order of appearance
     columns: np.ndarray  # int64 [m, 8], see `Scatter.lanes_now()`
     blocks: Blocks
-    module_ids: Sequence[str]  # by module index
+    module_ids: Sequence[str]  # indexed by module index
 
 
 class ChunkHead(NamedTuple):
-    """Contents of a simple chunk apart from its agents' steps; see `Chunk`."""
+    """Contents of a simple chunk except the steps of its agents; see `Chunk`."""
 
     id_: str
     env_t_started: int
@@ -57,18 +57,18 @@ class ChunkHead(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ChunkLanes:
-    """Locates the rows of one chunk's lanes.
+    """Locates the rows of all lanes in a chunk.
 
     Args:
         agent_ids, lanes: In order of appearance.
         columns: One row per lane; see `Scatter.lanes_now()`.
         blocks, module_ids: Indexed by module index.
-        episode_id: Id of the chunk's episode.
+        episode_id: Id of the episode.
         spaces: Agent id -> (observation space, action space).
         infos: Lane -> env step -> info.
-        is_under_way: True while the episode is running and shown to callbacks. Agents without a transition, and
+        is_under_way: True while the episode is running and exposed to callbacks. Agents without a transition, and
             actions that no observation has answered yet, are then included.
-        is_private: If True, writes to the agents' episodes are not recorded.
+        is_private: If True, writes to the agent episodes are not recorded.
     """
 
     agent_ids: tuple[Hashable, ...]
@@ -83,7 +83,7 @@ class ChunkLanes:
     is_private: bool = False
 
     def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkLanes":
-        """Select the lanes of certain modules' agents, without holding the memory of other modules."""
+        """Select the lanes of agents with certain modules, without keeping the memory of other modules alive."""
         module_of_lane = self.columns[:, MODULE].tolist()
         modules = {module for module in set(module_of_lane) if wanted(self.module_ids[module])}
         indices = [index for index, module in enumerate(module_of_lane) if module in modules]
@@ -96,7 +96,7 @@ class ChunkLanes:
         )
 
     def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
-        """Return the rewards since their last action of agents that have acted and wait for an observation."""
+        """Return, for each agent waiting for an observation, its rewards since its last action."""
         rewards = {}
         for index in waiting_places(self.columns, acting_from):
             row, module = self.columns[index, ROW], self.columns[index, MODULE]
@@ -104,7 +104,7 @@ class ChunkLanes:
         return rewards
 
     def open_actions(self, waiting: Collection[Hashable]) -> dict[Hashable, tuple[Any, dict[str, Any]]]:
-        """Return actions and extra outputs of agents that have acted and wait for an observation."""
+        """Return, for each agent waiting for an observation, its action and extra outputs."""
         found = {}
         for agent_id, columns in zip(self.agent_ids, self.columns.tolist(), strict=True):
             if agent_id in waiting:
@@ -133,7 +133,7 @@ class ChunkLanes:
         return int(self.columns[:, COUNT].sum())
 
     def agent_episodes(self, *, of_all: bool = False) -> dict[Hashable, SingleAgentEpisode]:
-        """Return agent episodes by agent id: those with a completed step in the chunk, or (`of_all`) all observed."""
+        """Return agent id -> agent episode, for agents with a step completed in the chunk or (`of_all`) all."""
         agent_episodes: dict[Hashable, SingleAgentEpisode] = {}
         of_all = of_all or self.is_under_way
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
@@ -165,31 +165,32 @@ class ChunkLanes:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Chunk:
-    """A stretch of one env's episode, from env step `env_t_started` to `env_t`.
+    """A section of an episode, from env step `env_t_started` to `env_t`.
 
     Args:
         id_: Episode id, shared by all chunks of the episode.
-        agent_episodes: By agent id, for agents with at least one transition in this chunk; None if not built yet.
+        agent_episodes: Agent id -> agent episode, for agents with at least one transition in this chunk; None if not
+            built yet.
         lookback: Number of env steps before `env_t_started` that negative indices can reach.
-        is_terminated, is_truncated: The env's `__all__` flags. An agent's own flags are in its agent episode only.
-        agent_to_module_mapping_fn: Called as `fn(agent_id, episode)` for agents that have no agent episode yet.
-        observation_space, action_space: By agent id.
-        common_infos: The env's `infos["__common__"]` by env step.
-        waiting_infos: The result of `get_waiting_infos()` if `lanes` is None.
+        is_terminated, is_truncated: The `__all__` flags. Flags of individual agents are only in their agent episodes.
+        agent_to_module_mapping_fn: Called as `fn(agent_id, episode)` for agents without an agent episode.
+        observation_space, action_space: Dicts keyed by agent id.
+        common_infos: Env step -> `infos["__common__"]`.
+        waiting_infos: Result of `get_waiting_infos()` if `lanes` is None.
         hanging_rewards: For each agent that has acted but not been observed since: its rewards since that action.
         custom_data: User data kept with the episode and passed on to later chunks.
         agent_ids: Agents known to be alive in this chunk, including those without a transition in it.
-        env_states: Global states at consecutive env steps, [n, ...], the last at `env_t`. n exceeds the chunk's length:
-            states of the lookback, and of earlier steps at which a waiting agent acted, come first. May also be a list
-            of such arrays, to be concatenated.
+        env_states: Global states at consecutive env steps, [n, ...], the last at `env_t`. n exceeds the length of the
+            chunk: states of the lookback, and of earlier steps at which a waiting agent acted, come first. May also be
+            a list of such arrays, to be concatenated.
         duration_s: Seconds since the start of the episode.
-        respawned: Agents whose trajectory ended in this chunk and that start another at `env_t`.
-        reset_seed: Seed passed to the env's reset, if it determines all randomness in the episode, so that the seed and
-            the actions reproduce it. None if the runner has no seed or envs share a random generator.
-        lanes: Location of the agents' rows, as long as they are in blocks.
-        module_of: Module id by agent id, filled in as `module_for()` is called.
-        open_actions: For episodes built by hand: waiting agent -> (action, extra outputs). None for all others.
-        early_rewards: For episodes built by hand: rewards received before the agent acted, by agent id; they count
+        respawned: Agents whose trajectory ended in this chunk and that start a new one at `env_t`.
+        reset_seed: Seed passed to `reset()`, if it determines all randomness in the episode, so that the seed and the
+            actions reproduce it. None if the runner is not seeded or envs share a random generator.
+        lanes: Location of the rows of the agents, as long as they are in blocks.
+        module_of: Agent id -> module id, filled in as `module_for()` is called.
+        open_actions: For episodes built by hand: waiting agent -> (action, extra outputs). None otherwise.
+        early_rewards: For episodes built by hand: agent id -> reward received before the agent acted, which counts
             towards its next transition.
         begun_at: For episodes built by hand: start time according to `time.perf_counter()` in this process.
     """
@@ -226,9 +227,9 @@ class Chunk:
 
 
 class UnreadChunks(ChunkNotes):
-    """The chunks of one call of `sample()`.
+    """The chunks of a single `sample()` call.
 
-    Chunks are appended as they end, and can be read at any time after `seal()`.
+    Chunks are appended when they end and can be read at any time after `seal()`.
     """
 
     def seal(
@@ -240,11 +241,11 @@ class UnreadChunks(ChunkNotes):
         module_ids: Sequence[str],
         acting_from: list[int],
     ) -> None:
-        """Freeze the location of all rows of all chunks' lanes.
+        """Freeze the location of the rows of all lanes and chunks.
 
         Args:
             agent_ids: Indexed by lane.
-            spaces: One dict per env, for all of its agents that have lanes.
+            spaces: One dict per env, covering all agents with lanes.
             blocks, module_ids, acting_from: Indexed by module index.
         """
         self._columns = scatter.lanes_now(self.lanes)
@@ -259,7 +260,7 @@ class UnreadChunks(ChunkNotes):
         return slice(int(self.numbers[index - 1, -1]) if index else 0, int(self.numbers[index, -1]))
 
     def unbuilt(self, places: list[tuple[int, OwnData | None]]) -> Unbuilt:
-        """Return the numeric part of what `read()` would return for these pairs of index and own data."""
+        """Return the numeric part of the result of `read()` for these pairs of index and data."""
         indices = [index for index, _ in places]
         times, n_lanes, agent_ids, columns = self.lanes_of(indices, self._columns, self._agent_ids)
         return Unbuilt(
@@ -274,7 +275,7 @@ class UnreadChunks(ChunkNotes):
         )
 
     def head(self, index: int, own_data: OwnData | None) -> ChunkHead | None:
-        """Return the head of the chunk at this index, or None if it holds more, such as infos or a waiting agent."""
+        """Return the head of the chunk at this index, or None if it has more, such as infos or a waiting agent."""
         if own_data is not None and (own_data[0] or own_data[1] or own_data[2] is not None):
             return None
         head = self._head(index)
@@ -286,7 +287,7 @@ class UnreadChunks(ChunkNotes):
         return self.head_of(index, self._agent_ids, ChunkHead)
 
     def read(self, index: int, own_data: OwnData | None) -> Chunk:
-        """Return the chunk at this index; `own_data` is the part that its episode holds itself."""
+        """Return the chunk at this index; `own_data` is the part stored in its episode."""
         own_infos, custom_data, env_states = own_data or ((), {}, None)
         head, at = self._head(index), self._lanes_of(index)
         infos: dict[int, dict[int, dict[str, Any]]] = {}

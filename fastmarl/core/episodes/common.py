@@ -25,7 +25,7 @@ class Episode:
 
     @property
     def is_finalized(self) -> bool:
-        """RLlib's former name for `is_numpy`."""
+        """Former RLlib name of `is_numpy`."""
         return self.is_numpy
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Episode:
         raise NotImplementedError
 
     def finalize(self) -> Self:
-        """RLlib's former name for `to_numpy()`."""
+        """Former RLlib name of `to_numpy()`."""
         return self
 
     def to_numpy(self) -> Self:
@@ -56,7 +56,7 @@ class Episode:
         return self
 
     def add_temporary_timestep_data(self, key: str, data: Any) -> None:
-        """Append `data` to the list `custom_data[key]` (RLlib's former API)."""
+        """Append `data` to the list `custom_data[key]` (former RLlib API)."""
         self.custom_data.setdefault(key, []).append(data)
 
     def get_temporary_timestep_data(self, key: str) -> list[Any]:
@@ -72,7 +72,7 @@ class Episode:
         raise NotImplementedError
 
     def _bounds(self, slice_: Any, len_lookback_buffer: int | None) -> tuple[int, int, int]:
-        """Return (first step, end, lookback) of the slice that `slice()` is to make."""
+        """Return (first step, end, lookback) of the slice to be created by `slice()`."""
         if slice_.step not in (None, 1):
             raise NotImplementedError(f"an episode can't be sliced with a step of {slice_.step}; the step must be 1")
         start, stop, _ = slice_.indices(len(self))

@@ -1,4 +1,4 @@
-"""Conversion of episodes to and from RLlib's classes; requires Ray."""
+"""Conversion of episodes to and from the classes of RLlib; requires Ray."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fastmarl.core.errors import EpisodeError
 from fastmarl.core.objects.rllib_classes import rllib_class
 from fastmarl.core.spaces.structs import map_struct
 
-SKIPPED = "S"  # RLlib's MultiAgentEpisode.SKIP_ENV_TS_TAG
+SKIPPED = "S"  # `MultiAgentEpisode.SKIP_ENV_TS_TAG` in RLlib
 
 
 def to_rllib(episode: MultiAgentEpisode) -> Any:
-    """Convert a chunk to RLlib's `MultiAgentEpisode`. Its columns are NumPy arrays (`is_numpy`), copied from ours.
+    """Convert a chunk to the `MultiAgentEpisode` of RLlib. Its columns are NumPy arrays (`is_numpy`), copied from ours.
 
-    RLlib's class has no place for env states, common infos, the reset seed, and agents without a transition in this
-    chunk, so these are left out. Hanging rewards of waiting agents are left out, too: RLlib stores them beside the
-    hanging action, which here belongs to the chunk that answers it. Episodes built by hand hold both, so for them both
+    Env states, common infos, the reset seed, and agents without a transition in this chunk have no counterpart in RLlib
+    and are omitted. Hanging rewards of waiting agents are also omitted: RLlib stores them together with the pending
+    action, which here belongs to the next chunk, where its result arrives. Episodes built by hand contain both, so both
     are converted.
 
     Raises:
@@ -61,13 +61,13 @@ def to_rllib(episode: MultiAgentEpisode) -> Any:
 
 
 def from_rllib(episode: Any) -> MultiAgentEpisode:
-    """Convert a chunk from RLlib's `MultiAgentEpisode`, which is left unchanged; its arrays are shared.
+    """Convert a chunk from the `MultiAgentEpisode` of RLlib, which is left unchanged; its arrays are shared.
 
     Agents without a transition in the chunk are dropped, and so are hanging actions; rewards are kept. RLlib does not
-    record the env steps of observations from before its lookback; they are numbered consecutively backwards.
+    record the env steps of observations before its lookback; they are numbered backwards consecutively.
 
     Raises:
-        EpisodeError: If the agents' columns do not fit together, or `episode` is not RLlib's.
+        EpisodeError: If the columns of the agents are inconsistent, or `episode` is not an RLlib episode.
     """
     if not hasattr(episode, "_hanging_rewards_end"):
         kind = type(episode)
@@ -142,7 +142,7 @@ def _agent_episode_to_rllib(agent_episode: Any, buffer: Any) -> Any:
 
 
 def _entries(agent_episode: Any, first: int, last: int) -> list[int | str]:
-    """Return the agent's own step at each env step from `first` to `last`, or `SKIPPED`."""
+    """Return the step of the agent at each env step from `first` to `last`, or `SKIPPED`."""
     step_of = {
         t: agent_episode.t_started - agent_episode.lookback + i for i, t in enumerate(agent_episode.env_ts().tolist())
     }
@@ -150,7 +150,7 @@ def _entries(agent_episode: Any, first: int, last: int) -> list[int | str]:
 
 
 def _agent_episode_from_rllib(episode: Any, agent: Hashable, agent_episode: Any) -> dict[str, Any]:
-    """Return the state dict from which our agent episode is restored."""
+    """Return the state dict that restores the agent episode."""
     return {
         "agent_id": agent,
         "module_id": agent_episode.module_id,

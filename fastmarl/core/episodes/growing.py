@@ -1,4 +1,4 @@
-"""Growing, writable columns, used by agent episodes that are built by hand."""
+"""Growing, writable columns, used by agent episodes built by hand."""
 
 import time
 from typing import Any, Self
@@ -13,7 +13,7 @@ LEAST_ROOM = 8  # items
 
 
 class GrowingColumn:
-    """Items nested like the first one, stored as arrays with spare room.
+    """Items nested like the first one, stored as arrays with spare capacity.
 
     Args:
         values: Nested arrays [n, ...], which are copied; None if there is no item yet.
@@ -30,7 +30,7 @@ class GrowingColumn:
         """Append a copy of `item`.
 
         Raises:
-            EpisodeError: If its structure or shape differs from earlier items, or no dtype holds it and them.
+            EpisodeError: If its structure or shape differs from earlier items, or no dtype can represent all of them.
                 Nothing is added then.
         """
         if self._room is None:
@@ -49,7 +49,7 @@ def _room_for(item: Any, what: str) -> np.ndarray:
 
 
 def _with_item(room: Any, item: Any, n: int, what: str) -> Any:
-    """Write the item at place n, and return the arrays, enlarged where necessary."""
+    """Write the item at index n and return the arrays, enlarged where necessary."""
     if isinstance(room, dict):
         if not isinstance(item, dict) or item.keys() != room.keys():
             raise EpisodeError(f"{what}: expected a dict with the keys {list(room)}, as before, got {item!r:.200}")
@@ -71,12 +71,12 @@ def _with_item(room: Any, item: Any, n: int, what: str) -> Any:
 
 
 def _common_dtype(column: np.ndarray, value: np.ndarray, what: str) -> np.dtype:
-    """Return a dtype that holds a column and a value of another dtype."""
+    """Return a dtype that can represent a column and a value of a different dtype."""
     try:
         dtype = np.result_type(column.dtype, value.dtype)
     except TypeError:
         dtype = column.dtype
-    if dtype.kind == "O":  # holds anything, but no other item is an object
+    if dtype.kind == "O":  # stores anything, but no other item is an object
         dtype = column.dtype
     check_held(dtype, column, what)
     check_held(dtype, value[None], what)
@@ -112,17 +112,17 @@ class GrowingSource:
         return made
 
     def begin(self, observation: Any, env_t: int, info: dict[str, Any]) -> None:
-        """Add the first observation, and start the clock."""
+        """Add the first observation and start the clock."""
         self._observe(observation, env_t, info)
         self._started_at = time.perf_counter()
 
     def add(
         self, observation: Any, env_t: int, info: dict[str, Any], action: Any, reward: float, extras: dict[str, Any]
     ) -> None:
-        """Add a transition. Missing outputs are filled with blanks.
+        """Add a transition. Missing outputs are filled with blanks (NaN or 0).
 
         Raises:
-            EpisodeError: If something does not fit the existing columns; nothing is added then.
+            EpisodeError: If a value does not match the existing columns; nothing is added then.
         """
         n, known = self._actions.n, list(self._extras)
         try:
@@ -195,4 +195,4 @@ class GrowingSource:
         return self._extras[key].values()
 
     def compact(self) -> None:
-        """Do nothing: the columns share no memory with a block."""
+        """Do nothing: these columns share no memory with a block."""

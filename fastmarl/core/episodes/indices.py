@@ -1,7 +1,7 @@
-"""Implements the arguments `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` of the episodes' getters.
+"""Implements the getter arguments `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` of episodes.
 
-The items of a column lie at consecutive times. For one agent, times are rows of its columns. For all agents of an
-episode, times are env steps, and an agent may lack an item at some of them.
+The items of a column lie at consecutive times. For a single agent, times are rows of its columns. For all agents of an
+episode, times are env steps, and an agent may have no item at some of them.
 """
 
 import operator
@@ -26,7 +26,7 @@ class Timeline(NamedTuple):
     end: int
 
     def times(self, indices: Indices, neg_index_as_lookback: bool, *, clip: bool) -> Times:
-        """Convert `indices` to times; with `clip`, those of a slice are clipped to the timeline."""
+        """Convert `indices` to times; with `clip`, times of a slice are clipped to the timeline."""
         if indices is None:
             return range(self.origin, self.end)
         if isinstance(indices, slice):
@@ -67,7 +67,7 @@ class Timeline(NamedTuple):
 class Column(NamedTuple):
     """Items in order, including the lookback, as an array, nested arrays, or a list.
 
-    `with_start`: True if values of Discrete spaces count from the space's `start`, as observations do; raw actions
+    `with_start`: True if values of Discrete spaces count from `start` of the space, as observations do; raw actions
     count from 0.
     """
 
@@ -84,7 +84,7 @@ def look_up(
     fill: Any = None,
     one_hot: bool = False,
 ) -> Any:
-    """Return the items at `indices` of a column whose rows are the times of the timeline.
+    """Return the items at `indices` of a column with one row per time of the timeline.
 
     Raises:
         IndexError: If there is no item at an index and no `fill`.
@@ -109,7 +109,8 @@ def _rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -
 
 
 def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) -> RowIndex:
-    """Return the rows of the items at these env steps; steps without an item give -1 if `keep_missing`, else no row.
+    """Return the rows of the items at these env steps; steps without an item give -1 if `keep_missing`, otherwise no
+    row.
 
     Args:
         env_ts: Env step of each row, int64, strictly increasing.
@@ -125,7 +126,7 @@ def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) ->
 
 
 def has_any(rows: RowIndex) -> bool:
-    """Return True if `rows_at()` has found any rows."""
+    """Return True if `rows_at()` found any rows."""
     return rows.start < rows.stop if isinstance(rows, slice) else len(rows) > 0
 
 
@@ -152,7 +153,7 @@ def select(column: Column, rows: RowIndex | int, fill: Any = None, one_hot: bool
 
 
 def item(values: Any, i: int) -> Any:
-    """Return item `i` of several items that `select()` has returned."""
+    """Return item `i` of several items returned by `select()`."""
     return values[i] if isinstance(values, list) else map_struct(lambda leaf: leaf[i], values)
 
 

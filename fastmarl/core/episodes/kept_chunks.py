@@ -10,22 +10,23 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.core.store.block import ENOUGH, Block
 
-PATIENCE = 4  # number of calls that may hold memory unchecked, equal to the number of blocks kept idle
+PATIENCE = 4  # number of calls whose memory remains unchecked, equal to the number of blocks kept idle
 
 
 class KeptChunks:
-    """Tracks returned chunks, and gives them columns of their own when they waste memory.
+    """Tracks returned chunks and copies their columns when they waste memory.
 
-    Chunks are views of the blocks that their call has filled, and each view keeps a whole block alive. This costs
-    nothing if a call's chunks are dropped together. But a program that keeps a few chunks of many calls, or chunks of
-    calls that left most of a block empty, would soon hold far more memory than data. Such chunks are compacted.
+    Chunks are views of the blocks filled by their call, and each view keeps an entire block alive. This costs nothing
+    if all chunks of a call are dropped together. But a program that keeps a few chunks of many calls, or chunks of
+    calls that left most of a block empty, would soon use far more memory than its data needs. Such chunks are
+    compacted.
     """
 
     def __init__(self) -> None:
         self._calls: deque[_Call] = deque()
 
     def add(self, chunks: Iterable[MultiAgentEpisode], blocks: Iterable[Block]) -> None:
-        """Register the chunks that a call has returned and the blocks that it has filled."""
+        """Register the chunks returned and the blocks filled by a call."""
         self._calls.append(_Call(chunks, blocks))
 
     def compact(self) -> None:
@@ -39,7 +40,7 @@ class KeptChunks:
 
 
 class _Call:
-    """The surviving chunks and agent episodes of one call."""
+    """The surviving chunks and agent episodes of a single call."""
 
     def __init__(self, chunks: Iterable[MultiAgentEpisode], blocks: Iterable[Block]):
         self._chunks: list[Any] = without_collection(list, map(ref, chunks))

@@ -1,4 +1,4 @@
-"""The columns of one agent in one chunk: views of the block that its call filled, or copies."""
+"""Columns of a single agent in a chunk: views of the block that its call filled, or copies."""
 
 import math
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ KEPT_FORMS = 16
 
 
 class LaneRows(NamedTuple):
-    """The rows of one lane in its block."""
+    """The rows of a lane in its block."""
 
     block: Block
     last_row: int  # last row of the chain that links the lane's rows
@@ -28,7 +28,7 @@ class LaneRows(NamedTuple):
 
 
 class BlockColumns:
-    """The columns of one lane in one chunk, read from its block on demand."""
+    """The columns of a lane in a chunk, read from its block on demand."""
 
     __slots__ = ("_rows", "lane_rows")
 
@@ -69,10 +69,10 @@ class BlockColumns:
         return map_struct(lambda leaf: self._column(leaf, n), block.output(key))
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        """Write to the block while its call is under way; see `LaneSource.put()`.
+        """Write to the block while its call is running; see `LaneSource.put()`.
 
-        Afterwards nothing is written, since returned data must not change. Rewards that a connector transforms can't be
-        written at all.
+        Afterwards nothing is written, since returned data must not change. Rewards that a connector transforms are
+        never writable.
         """
         block, _, n_rows, final, _ = self.lane_rows
         if not block.is_open or (what == "rewards" and block.changes_rewards):
@@ -91,7 +91,7 @@ class BlockColumns:
         return True
 
     def _block_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Convert indices of the lane's rows to rows of the block, int64."""
+        """Convert indices into the rows of the lane to rows of the block, int64."""
         of_lane = self._row_index()
         if isinstance(of_lane, slice):
             of_lane = np.arange(of_lane.start, of_lane.stop, of_lane.step)
@@ -102,7 +102,7 @@ class BlockColumns:
         return array[self._row_index()][:n]
 
     def _with_final(self, array: np.ndarray, finals: np.ndarray) -> np.ndarray:
-        """Copy the lane's rows of an array, followed by the final one, in a single pass."""
+        """Copy the rows of the lane from an array, followed by the final one, in a single pass."""
         rows, final = self._row_index(), finals[self.lane_rows.final : self.lane_rows.final + 1]
         if isinstance(rows, slice):
             return np.concatenate([array[rows], final])
@@ -121,11 +121,11 @@ class BlockColumns:
 
 
 class Form(NamedTuple):
-    """Structure, dtypes and shapes of an agent's columns; equal forms share one object."""
+    """Structure, dtypes and shapes of the columns of an agent; equal forms share one object."""
 
-    observations: Any  # nested as they are, with indices of `leaves`
-    n_of_obs: int  # leaves with one item per observation: those of the observations, followed by env_ts
-    outputs: dict[str, Any]  # by name, including actions: nested like the output, with indices of `leaves`
+    observations: Any  # nested like the observations, with indices into `leaves`
+    n_of_obs: int  # leaves with one item per observation: all observation leaves, followed by env_ts
+    outputs: dict[str, Any]  # name (including actions) -> indices into `leaves`, nested like the output
     leaves: tuple[tuple[np.dtype, tuple[int, ...]], ...]  # dtype and shape of an item
 
 
@@ -133,7 +133,7 @@ _forms: tuple[Form, ...] = ()  # most recently created first
 
 
 class CopiedColumns:
-    """Copies of a block's columns; numeric ones share a single buffer."""
+    """Copies of the columns of a block; numeric columns share a single buffer."""
 
     __slots__ = ("_form", "_memory", "_objects", "n_obs")
 
@@ -175,7 +175,7 @@ class CopiedColumns:
         return self.n_obs - (index >= self._form.n_of_obs)
 
     def _room(self, index: int) -> int:
-        """Number of bytes of a leaf, including padding."""
+        """Size of a leaf in bytes, including padding."""
         dtype, shape = self._form.leaves[index]
         n_bytes = 0 if dtype == object else dtype.itemsize * math.prod(shape) * self._n_items(index)
         return -(-n_bytes // ALIGNMENT) * ALIGNMENT
@@ -197,11 +197,11 @@ def _shared(form: Form) -> Form:
 
 
 class LaneSource:
-    """The columns of one lane in one chunk, held in a block until `compact()` copies them.
+    """The columns of a lane in a chunk, stored in a block until `compact()` copies them.
 
     Args:
-        lane_rows: The lane's rows in their block.
-        infos_at: Env step -> info, for steps that had one.
+        lane_rows: The rows of the lane in the block.
+        infos_at: Env step -> info, for steps with an info.
         is_under_way: True while steps may still be added to the chunk.
         is_private: If True, writes are not recorded.
     """
@@ -223,7 +223,7 @@ class LaneSource:
         lane_rows.block.readers.append(ref(self))
 
     def lane_rows(self) -> LaneRows | None:
-        """Return the rows that hold the columns, or None if they were copied out of the block."""
+        """Return the rows with the columns, or None if they were copied out of the block."""
         columns = self._columns
         return columns.lane_rows if isinstance(columns, BlockColumns) else None
 
@@ -234,13 +234,13 @@ class LaneSource:
             self._columns = CopiedColumns(columns)
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        """Write `values` [k, ...] to the rows (int64 [k], counting the lookback) of a column of an open block.
+        """Write `values` [k, ...] to the rows (int64 [k], counting the lookback) of a column in an open block.
 
         `what` and `key` are as in `SingleAgentEpisode.get()`. Returns False, and writes nothing, if the column is
         read-only.
 
         Raises:
-            EpisodeError: If this column of an episode under way can't be written.
+            EpisodeError: If this column of a running episode is not writable.
         """
         if self._is_private:
             return False

@@ -1,4 +1,4 @@
-"""The standalone runner's running and finished episodes: builds chunks from rows, and sums up returns and steps."""
+"""Running and finished episodes of the standalone runner: builds chunks from rows, and sums up returns and steps."""
 
 from collections.abc import Hashable, Sequence
 from time import perf_counter
@@ -26,7 +26,7 @@ class Clock:
         self._started_at: float | None = None
 
     def start(self) -> None:
-        """Start, or keep running."""
+        """Start, or continue running."""
         if self._started_at is None:
             self._started_at = perf_counter()
 
@@ -35,7 +35,7 @@ class Clock:
         self._elapsed, self._started_at = self.now(), None
 
     def now(self) -> float:
-        """Return the seconds counted so far."""
+        """Return the seconds counted until now."""
         return self._elapsed + (0.0 if self._started_at is None else perf_counter() - self._started_at)
 
 
@@ -43,13 +43,13 @@ class EpisodeLog:
     """Tracks the chunks that calls of `sample()` fill, and sums them up.
 
     Args:
-        store: Holds the rows.
+        store: Contains the rows.
         env_states: The recorded global states of each env; empty if none are recorded.
-        max_summaries: Maximum number of episodes to sum up per call; those that end last are kept.
+        max_summaries: Maximum number of episodes to sum up per call; the last ones to end are kept.
 
     Attributes:
         store: See above.
-        clock: Measures episodes' durations; it runs while calls sample.
+        clock: Measures the durations of episodes; it runs while calls sample.
         sealed: Notes of the chunks that `ended_chunks()` returns.
     """
 
@@ -78,7 +78,7 @@ class EpisodeLog:
                 self._env_states[env_index].begin_episode()
 
     def finish_episodes(self, env_indices: list[int], flags: list[int]) -> list[str]:
-        """Close the episodes, and their last chunks, of envs that set `__all__`; returns the episodes' ids."""
+        """Close the episodes, and their last chunks, of envs with `__all__` set; return the episode ids."""
         table, unread, first = self.store.table, self._unread, len(self._unread)
         self._before_notes(unread, env_indices)
         records = unread.add_finished(table.records, table.envs, env_indices, flags, self.clock.now())
@@ -95,7 +95,7 @@ class EpisodeLog:
         return unread.ids[first:]
 
     def split_respawned(self) -> None:
-        """End chunks in which an agent respawned in this step, because a chunk holds one trajectory per agent."""
+        """End chunks in which an agent respawned in this step, because a chunk contains one trajectory per agent."""
         table = self.store.table
         for env_index in sorted(table.respawned):
             record = table.record(env_index)
@@ -105,7 +105,7 @@ class EpisodeLog:
             self.store.split_chunk(env_index)
             record.lanes += joining
             self._next_chunks([record])
-            self.sealed.append(self.notes_of([env_index]))  # knows the joining agents, in case the call ends here
+            self.sealed.append(self.notes_of([env_index]))  # includes the joining agents, in case the call ends here
         table.respawned.clear()
 
     # Chunks
@@ -121,7 +121,7 @@ class EpisodeLog:
         return opened
 
     def shown_chunk(self, env_index: int, all_done: int = 0, *, is_private: bool = False) -> MultiAgentEpisode:
-        """Return the running episode's chunk for callbacks, with all of its agents; their writes are recorded.
+        """Return the chunk of the running episode for callbacks, with all of its agents; their writes are recorded.
 
         Args:
             all_done: Bits that show how the step just recorded ends the episode.
@@ -142,16 +142,16 @@ class EpisodeLog:
         record.opened = None
 
     def running_chunk(self, env_index: int) -> MultiAgentEpisode:
-        """Return the running episode's chunk as recorded so far."""
+        """Return the chunk of the running episode as currently recorded."""
         unread, table = UnreadChunks(), self.store.table
         self._note_running(unread, [env_index])
         self._seal(unread)
-        chunk = unread.read(0, unread.own[0])  # read at once, since waiting agents may receive more rewards
+        chunk = unread.read(0, unread.own[0])  # read immediately, since waiting agents may receive more rewards
         chunk.respawned = [table.agent_ids[lane] for lane in table.record(env_index).joining]
         return MultiAgentEpisode.of(chunk)
 
     def ended_chunks(self) -> list[MultiAgentEpisode]:
-        """Return the chunks that have ended in this call, in order; they can be read from now on."""
+        """Return the chunks that ended in this call, in order; they are readable from here on."""
         self._seal(self._unread)
         self._ended_chunks += self._noted()
         if len(self._unread):
@@ -160,13 +160,13 @@ class EpisodeLog:
         return self._ended_chunks
 
     def finished_chunks(self) -> list[MultiAgentEpisode]:
-        """Return the chunks of episodes that have finished in this call, in order."""
+        """Return the chunks of episodes finished in this call, in order."""
         chunks = self.ended_chunks()
         finished = {chunk.id_ for chunk in chunks if chunk.is_done}
         return [chunk for chunk in chunks if chunk.id_ in finished]
 
     def end_chunks(self) -> list[MultiAgentEpisode]:
-        """End the call's chunks: finished ones in order of finishing, then those of running episodes in env order."""
+        """End the chunks of the call: finished ones in order of finishing, then running episodes in env order."""
         envs = self.store.table.envs
         running = self.store.running()
         stepped = [each.env_index for each in running if envs[each.env_index].env_t > each.env_t_started]
@@ -174,10 +174,10 @@ class EpisodeLog:
         return self.ended_chunks()
 
     def notes_of(self, env_indices: list[int]) -> UnreadChunks:
-        """Note these envs' running episodes up to the last completely recorded step.
+        """Record the running episodes of these envs up to the last completely recorded step.
 
-        This works after a failed call, too. Episodes whose reset was not recorded completely are left out. Episodes
-        that their env has ended have its flags, even if the call failed before closing them.
+        This also works after a failed call. Episodes whose reset was not recorded completely are left out. Episodes
+        ended by their env get its flags, even if the call failed before closing them.
         """
         notes, table = UnreadChunks(), self.store.table
         begun = [i for i in env_indices if table.envs[i].is_complete or table.envs[i].env_t]
@@ -189,35 +189,35 @@ class EpisodeLog:
         return notes
 
     def finished_ids(self) -> list[tuple[str, int]]:
-        """Return (id, env index) of each episode finished in this call, in order; call it after `ended_chunks()`."""
+        """Return (id, env index) of each episode finished in this call, in order; call after `ended_chunks()`."""
         numbered = [each for notes in self.sealed for each in zip(notes.ids, notes.numbers.tolist(), strict=False)]
         return [(id_, numbers[ENV_INDEX]) for id_, numbers in numbered if numbers[FLAGS]]
 
     def ended_envs(self) -> tuple[list[int], list[int]]:
-        """Return (indices, `__all__` flags) of the envs that have ended their episodes but were not closed yet."""
+        """Return (indices, `__all__` flags) of envs with a finished episode that was not closed yet."""
         envs = self.store.table.envs
         running = [record.env_index for record in self.store.running()]
         ended = [i for i in running if envs[i].is_complete and envs[i].all_done]
         return ended, [envs[i].all_done for i in ended]
 
-    # Counts of the call so far
+    # Counts of the current call
 
     def num_episodes_so_far(self) -> int:
-        """Return the number of ended episodes, including those about to be closed."""
+        """Return the number of finished episodes, including those about to be closed."""
         return self._n_finished + len(self.ended_envs()[0])
 
     def agent_steps_so_far(self) -> dict[Hashable, int]:
-        """Return the number of actions by agent id."""
+        """Return agent id -> number of actions."""
         return steps_by_agent(self.store.table.agent_ids, self.store.actions_so_far())
 
     def module_steps_so_far(self) -> dict[str, int]:
-        """Return the number of actions by module id."""
+        """Return module id -> number of actions."""
         return self.store.module_steps_so_far()
 
     # End of a call
 
     def sum_up(self) -> CallSummary:
-        """Return the call's statistics and reset them; call this once per call of `sample()`."""
+        """Return the statistics of the call and reset them; call this once per `sample()` call."""
         table = self.store.table
         summary = CallSummary(module_steps=self.store.add_up())
         summary.agent_steps = steps_by_agent(table.agent_ids, table.actions_L)
@@ -249,11 +249,11 @@ class EpisodeLog:
         self._n_finished = 0
 
     def _noted(self) -> list[MultiAgentEpisode]:
-        """Return the chunks noted since the last call as episodes, each read on first access."""
+        """Return the chunks recorded since the last call as episodes, each read on first access."""
         return without_collection(self._unread.take_as, MultiAgentEpisode)
 
     def _before_notes(self, unread: UnreadChunks, env_indices: list[int]) -> None:
-        """Prepare noting the chunks of these envs."""
+        """Prepare to record the chunks of these envs."""
         if self.store.connects:
             self.store.connect()
         if self._env_states:
@@ -271,7 +271,7 @@ class EpisodeLog:
         unread.seal(store.scatter, table.agent_ids, table.spaces, blocks, store.module_ids, store.acting_from)
 
     def _settle_ended(self, records: list[EpisodeRecord]) -> None:
-        """Add the ended lanes' sums to those of their episodes, and release the lanes."""
+        """Add the sums of ended lanes to their episodes, and release the lanes."""
         table = self.store.table
         self.store.ended_lanes += settle_all(records, table.agent_ids, table.module_L, table.return_L, table.steps_L)
 
@@ -286,14 +286,14 @@ class EpisodeLog:
     # Global states of running episodes
 
     def kept_states(self, env_index: int) -> np.ndarray | None:
-        """Return the states [n, ...] of earlier steps that the next chunk will hold, or None if none are recorded.
+        """Return the states [n, ...] of earlier steps that the next chunk will contain, or None if none are recorded.
 
-        Call it at the end of a call.
+        Call this at the end of a `sample()` call.
         """
         return self._env_states[env_index].kept() if self._env_states else None
 
     def check_states(self, env_index: int, states: Any) -> None:
-        """Raise ConfigError if these states are unfit for `put_states()`."""
+        """Raise ConfigError if these states are invalid for `put_states()`."""
         if self._env_states:
             self._env_states[env_index].check(states)
 

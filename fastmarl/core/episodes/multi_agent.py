@@ -21,47 +21,47 @@ from fastmarl.core.episodes.sources import as_reward
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.objects.public import public
 
-AgentDict = Mapping[Any, Any]  # by agent id
+AgentDict = Mapping[Any, Any]  # keyed by agent id
 Flags = AgentDict | bool
 ALL, COMMON = "__all__", "__common__"
 
 
 @public("fastmarl.episodes")
 class MultiAgentEpisode(ReadableEpisode):
-    """A chunk of one env's episode, from env step `env_t_started` to `env_t`.
+    """A chunk of an episode, from env step `env_t_started` to `env_t`.
 
-    The getters take the same arguments as RLlib's, see `get_observations()`.
+    The getters take the same arguments as in RLlib, see `get_observations()`.
 
     A transition belongs to the chunk in which its last observation arrives. If the agent acted before `env_t_started`,
     the transition has a negative index.
 
     Runners create these episodes. You can also build one by hand: it starts empty or with the data you pass, and grows
-    through `add_env_reset()` and `add_env_step()`. The getters of such an episode include unanswered actions of waiting
-    agents.
+    through `add_env_reset()` and `add_env_step()`. The getters of such an episode include the pending actions of
+    waiting agents.
 
     Args:
         id_: Episode id; None for a random one.
-        observations: One dict by agent id per env step, starting with the lookback; None if there are none yet.
-        observation_space: Observation spaces by agent id.
-        infos: One dict by agent id per env step, like `observations`.
-        actions: One dict by agent id for each env step between two observations.
-        action_space: Action spaces by agent id.
-        rewards: One dict by agent id per env step, like `actions`.
-        terminateds: Flags by agent id, with the env's own under "__all__"; a bool sets only the latter.
+        observations: One dict (agent id -> observation) per env step, starting with the lookback; None for no data.
+        observation_space: Dict of agent id -> observation space.
+        infos: One dict (agent id -> info) per env step, like `observations`.
+        actions: One dict (agent id -> action) for each env step between two observations.
+        action_space: Dict of agent id -> action space.
+        rewards: One dict (agent id -> reward) per env step, like `actions`.
+        terminateds: Dict of agent id -> flag, with the flag of the env under "__all__"; a bool sets only the latter.
         truncateds: Flags in the form of `terminateds`.
-        extra_model_outputs: One dict by agent id per env step, like `actions`.
+        extra_model_outputs: One dict (agent id -> outputs) per env step, like `actions`.
         env_t_started: Number of env steps before index 0.
-        agent_t_started: Number of steps that each agent had made before index 0, by agent id.
-        len_lookback_buffer: Number of env steps that are lookback; "auto" means all.
-        agent_episode_ids: Known ids of agent episodes, by agent id.
-        agent_module_ids: Known module ids, by agent id.
+        agent_t_started: Dict of agent id -> number of steps of this agent before index 0.
+        len_lookback_buffer: Number of env steps of lookback; "auto" means all.
+        agent_episode_ids: Dict of agent id -> agent episode id, where known.
+        agent_module_ids: Dict of agent id -> module id, where known.
         agent_to_module_mapping_fn: Called as `fn(agent_id, episode)` for agents without a known module id; None maps
             all to "default_policy".
 
     Attributes:
-        agent_episodes: Agent episodes by agent id, for agents with at least one transition in this chunk; if the
-            episode is under way or built by hand, for all agents.
-        chunk: The data; for an episode from a runner, it is read on first access.
+        agent_episodes: Dict of agent id -> agent episode, for agents with at least one transition in this chunk; if the
+            episode is running or built by hand, for all agents.
+        chunk: The data; read on first access for an episode from a runner.
 
     Raises:
         EpisodeError: If the data is inconsistent.
@@ -137,7 +137,7 @@ class MultiAgentEpisode(ReadableEpisode):
         rewarded: AgentDict,
         outputs: AgentDict,
     ) -> None:
-        """Add one env step from the constructor's lists: observations, the actions on them, and their rewards."""
+        """Add an env step from the lists passed to the constructor: observations, the actions on them, and rewards."""
         opened, hanging = self._opened(), self.chunk.hanging_rewards
         for agent, observation in observed.items():
             if agent not in self.agent_episodes:
@@ -161,7 +161,7 @@ class MultiAgentEpisode(ReadableEpisode):
         return opened
 
     def _join(self, agent: AgentID, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
-        """Start an agent's episode with its first observation."""
+        """Start the episode of an agent with its first observation."""
         chunk = self.chunk
         steps = SingleAgentEpisode.of(
             agent_id=agent,
@@ -180,7 +180,7 @@ class MultiAgentEpisode(ReadableEpisode):
     # Adding steps
 
     def add_env_reset(self, *, observations: AgentDict, infos: AgentDict | None = None) -> None:
-        """Add `observations`, which are copied, and `infos` of the env's `reset()` to an empty episode.
+        """Add `observations`, which are copied, and `infos`, both returned by `reset()`, to an empty episode.
 
         Raises:
             EpisodeError: If the episode has already begun.
@@ -206,24 +206,24 @@ class MultiAgentEpisode(ReadableEpisode):
         truncateds: AgentDict | None = None,
         extra_model_outputs: AgentDict | None = None,
     ) -> None:
-        """Add the agents' actions and the results of the env's `step()`. All dicts are keyed by agent id.
+        """Add the actions of the agents and the results of `step()`. All dicts are keyed by agent id.
 
         The results are `observations`, `rewards`, `infos`, `terminateds` and `truncateds`.
 
-        An agent's transition consists of an action, all rewards up to its next observation, and that observation. If
-        an agent ends without a new observation, its last one is repeated. Rewards before an agent's first action
-        count towards its first transition. `"__all__"` ends the episode and all agents; an agent's own flags take
+        A transition consists of an action, all rewards up to its next observation, and that observation. If an agent
+        ends without a new observation, its last one is repeated. Rewards before the first action of an agent count
+        towards its first transition. `"__all__"` ends the episode for all agents; flags of individual agents take
         precedence.
 
         Args:
-            actions: Actions of agents that have an unanswered observation.
-            extra_model_outputs: Per agent, a dict of outputs by name.
+            actions: Actions of agents with an observation to act on.
+            extra_model_outputs: Per agent, a dict of output name -> value.
 
         Raises:
-            EpisodeError: If the episode is over or under way in a runner, if there is data for a finished agent,
-                if an agent acts without an observation or is observed twice without acting, or if a reward is no
-                number; the episode is then unchanged. Also if an item has a different shape from earlier ones, or no
-                dtype holds it and them.
+            EpisodeError: If the episode is finished or running in a runner, if there is data for a finished agent, if
+                an agent acts without an observation or is observed twice without acting, or if a reward is not a
+                number; the episode is then unchanged. Also if the shape of an item differs from earlier ones, or no
+                dtype can represent all of them.
         """
         if self.is_done:
             raise EpisodeError(f"episode {self.id_!r} ended at env step {self.env_t}; no steps can be added to it")
@@ -274,7 +274,7 @@ class MultiAgentEpisode(ReadableEpisode):
         info: dict[str, Any] | None,
         flags: tuple[bool, bool],
     ) -> None:
-        """Add one agent's part of the step; its action is already in the open actions."""
+        """Add the part of the step that belongs to a single agent; its action is already in the open actions."""
         chunk, opened, steps = self.chunk, self._opened(), self.agent_episodes.get(agent)
         env_t, is_observed = chunk.env_t + 1, agent in observations
         if steps is not None and steps.is_done:
@@ -299,7 +299,7 @@ class MultiAgentEpisode(ReadableEpisode):
             self._join(agent, observations[agent], env_t, info)
 
     def _note_infos(self, infos: AgentDict, observations: AgentDict) -> None:
-        """Keep the infos that belong to no observation."""
+        """Store the infos that belong to no observation."""
         chunk = self.chunk
         if infos.get(COMMON):
             chunk.common_infos[chunk.env_t] = infos[COMMON]
@@ -309,10 +309,10 @@ class MultiAgentEpisode(ReadableEpisode):
                 chunk.waiting_infos.setdefault(agent, {})[chunk.env_t] = infos[agent]
 
     def _prepare(self) -> None:
-        """Move all data into agent episodes that can grow.
+        """Move all data into growable agent episodes.
 
         Raises:
-            EpisodeError: If the episode is under way in a runner.
+            EpisodeError: If the episode is running in a runner.
         """
         chunk = self.chunk
         if chunk.is_under_way:
@@ -334,7 +334,7 @@ class MultiAgentEpisode(ReadableEpisode):
     # Cutting into chunks
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """Return the next chunk, still without steps, in which all agents that have not ended continue.
+        """Return the next chunk, still without steps, in which all unfinished agents continue.
 
         Args:
             len_lookback_buffer: Number of env steps whose transitions are copied into it, as far as available.
@@ -382,8 +382,8 @@ class MultiAgentEpisode(ReadableEpisode):
         """Overwrite observations, agent by agent; see `SingleAgentEpisode.put()`.
 
         Args:
-            new_data: New values by agent id.
-            at_indices: Indices into each agent's own steps.
+            new_data: Agent id -> new values.
+            at_indices: Indices into the steps of each agent.
             neg_index_as_lookback: If True, negative indices count back from index 0.
 
         Raises:
@@ -394,7 +394,7 @@ class MultiAgentEpisode(ReadableEpisode):
     def set_actions(
         self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite actions, which does not affect what the env has already received.
+        """Overwrite actions; this does not affect the actions already sent to the env.
 
         `new_data`, `at_indices` and `neg_index_as_lookback` are as in `set_observations()`.
         """
@@ -409,7 +409,7 @@ class MultiAgentEpisode(ReadableEpisode):
     def set_extra_model_outputs(
         self, *, key: str, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite items of the module's output `key`.
+        """Overwrite items of the module output `key`.
 
         `new_data`, `at_indices` and `neg_index_as_lookback` are as in `set_observations()`.
         """
@@ -424,14 +424,15 @@ class MultiAgentEpisode(ReadableEpisode):
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> "MultiAgentEpisode":
         """Return consecutive env steps as views: the chunk that would exist if sampling had been cut there.
 
-        Consecutive slices contain every transition exactly once, in the slice of its last observation. An agent's flags
-        stay with its last observation, the env's flags with the last env step. Rewards that a waiting agent received
-        before the end of a slice can't be separated, so its hanging reward is 0 unless the chunk ends there, too.
+        Consecutive slices contain every transition exactly once, in the slice of its last observation. The flags of an
+        agent remain with its last observation, the flags of the env with the last env step. Rewards that a waiting
+        agent received before the end of a slice cannot be separated, so its hanging reward is 0 unless the chunk also
+        ends there.
 
         Args:
-            slice_: Slice of env steps, 0 being `env_t_started`. Its step must be 1 or None.
-            len_lookback_buffer: Number of env steps of lookback to include, as far as available; None means this
-                chunk's.
+            slice_: Slice of env steps, 0 being `env_t_started`. The step must be 1 or None.
+            len_lookback_buffer: Number of env steps of lookback to include, as far as available; None means as in this
+                chunk.
         """
         start, stop, lookback = self._bounds(slice_, len_lookback_buffer)
         begin, end = self.env_t_started + start, self.env_t_started + stop
@@ -471,7 +472,7 @@ class MultiAgentEpisode(ReadableEpisode):
         )
 
     def _answered_at(self, agent: AgentID, end: int) -> tuple[Any, dict[str, Any]]:
-        """Return (action, extra outputs) of the agent's transition that ends after env step `end` or is still open."""
+        """Return (action, extra outputs) of the transition of `agent` that ends after env step `end` or is open."""
         steps = self.agent_episodes[agent]
         row = int(np.searchsorted(steps.env_ts(), end, "right")) - 1 - steps.lookback
         if row >= len(steps):
@@ -482,7 +483,7 @@ class MultiAgentEpisode(ReadableEpisode):
     def _agent_episodes(
         self, begin: int, end: int, lookback: int
     ) -> tuple[dict[AgentID, SingleAgentEpisode], list[Any], list[Any]]:
-        """Return (agent episodes with transitions between two env steps, living agents, agents that wait at `end`)."""
+        """Return (agent episodes with transitions between two env steps, living agents, agents waiting at `end`)."""
         agent_episodes: dict[AgentID, SingleAgentEpisode] = {}
         known, waiting = [], []
         for agent, agent_episode in self.agent_episodes.items():
@@ -514,7 +515,7 @@ class MultiAgentEpisode(ReadableEpisode):
         return states[max(min([since, *acted_at]) - first, 0) : end + 1 - first]
 
     def concat_episode(self, other: "MultiAgentEpisode") -> None:
-        """Append the chunk that follows; lookbacks of agents that are in both are dropped.
+        """Append the chunk that follows; lookbacks of agents in both chunks are dropped.
 
         Raises:
             EpisodeError: If `other` does not follow, an agent that finished here joins again there, or only one of them
@@ -548,10 +549,10 @@ class MultiAgentEpisode(ReadableEpisode):
         chunk.custom_data.update(next_.custom_data)
 
     def finalize(self, drop_zero_len_single_agent_episodes: bool = False) -> "MultiAgentEpisode":
-        """RLlib's former name for `to_numpy()`.
+        """Former RLlib name of `to_numpy()`.
 
         Args:
-            drop_zero_len_single_agent_episodes: Drop agents without a transition, which `sample()` never returns.
+            drop_zero_len_single_agent_episodes: Drop agents without a transition (`sample()` never returns any).
         """
         if drop_zero_len_single_agent_episodes:
             self.agent_episodes = {

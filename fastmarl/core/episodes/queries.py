@@ -1,4 +1,4 @@
-"""Look-ups in the columns of several agents, by env steps or by each agent's own steps."""
+"""Look-ups in the columns of several agents, by env step or by agent step."""
 
 from collections.abc import Collection, Hashable, Mapping
 from types import MappingProxyType
@@ -20,7 +20,7 @@ AgentEpisodes = dict[AgentID, SingleAgentEpisode]
 class Query(NamedTuple):
     """The arguments of a getter of `MultiAgentEpisode`, apart from the agents.
 
-    `opened` maps an agent to one further item of its column: that of the action that no observation has answered yet.
+    `opened` maps an agent to an additional item of its column: the item of the action that was not answered yet.
     """
 
     what: str
@@ -70,7 +70,7 @@ class Query(NamedTuple):
         return answers
 
     def with_output(self, agent_episodes: AgentEpisodes) -> AgentEpisodes:
-        """Select the agents that have the requested output, or any extra output if none is named."""
+        """Select the agents with the requested output, or with any extra output if none is named."""
         key = self.key
         having = {
             agent: agent_episode for agent, agent_episode in agent_episodes.items()
@@ -86,7 +86,7 @@ class Query(NamedTuple):
         return having
 
     def _env_ts(self, agent: AgentID, agent_episode: SingleAgentEpisode) -> np.ndarray:
-        """Return the env steps of the column's items."""
+        """Return the env steps of the items in the column."""
         has_all = self.what in OF_OBSERVATIONS or agent in self.opened
         return agent_episode.env_ts() if has_all else agent_episode.env_ts()[:-1]
 
@@ -100,7 +100,7 @@ class Query(NamedTuple):
 
 
 def asked_for(agent_episodes: AgentEpisodes, agent_ids: AgentIDs) -> AgentEpisodes:
-    """Select the agents that a getter's `agent_ids` means."""
+    """Select the agents given by the argument `agent_ids` of a getter."""
     if agent_ids is None or (isinstance(agent_ids, (list, tuple, set)) and not agent_ids):
         return agent_episodes
     if isinstance(agent_ids, Hashable) and agent_ids in agent_episodes:  # checked first, since an id may be a tuple

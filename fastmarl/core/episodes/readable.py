@@ -35,7 +35,7 @@ _reading = RLock()
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a forked child, where the thread that holds it may not exist."""
+    """Replace the lock in a forked child, where the thread holding it may not exist."""
     global _reading
     _reading = RLock()
 
@@ -44,7 +44,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _field(name: str) -> Any:
-    """Make a property of the episode that accesses a field of its chunk."""
+    """Make a property that accesses a field of the chunk."""
 
     def put(episode: "ReadableEpisode", value: Any) -> None:
         setattr(episode.chunk, name, value)
@@ -53,7 +53,7 @@ def _field(name: str) -> Any:
 
 
 def _spaces(name: str) -> Any:
-    """Make a property for spaces by agent id; it falls back to the spaces of the agent episodes."""
+    """Make a property for agent id -> space; it falls back to the spaces of the agent episodes."""
     field = _field(name)
 
     def get(episode: "ReadableEpisode") -> Any:
@@ -70,17 +70,17 @@ def _spaces(name: str) -> Any:
 class ReadableEpisode(Episode):
     """The part of `MultiAgentEpisode` that reads its chunk.
 
-    Chunks are read lazily. That is thread-safe, and safe to interrupt at any line.
+    Chunks are read lazily. Reading is thread-safe and may be interrupted at any point.
 
     Attributes:
-        chunk: The episode's data.
+        chunk: The data of the episode.
     """
 
     __slots__ = ("__weakref__", "_chunk")
 
     SKIP_ENV_TS_TAG = "S"
 
-    _chunk: Any  # a Chunk, or a reference to an unread one: (UnreadChunks, index in it, the episode's own data)
+    _chunk: Any  # a Chunk, or a reference to an unread one: (UnreadChunks, index in it, own data of the episode)
     id_: str = _field("id_")
     env_t_started: int = _field("env_t_started")
     env_t: int = _field("env_t")
@@ -104,7 +104,7 @@ class ReadableEpisode(Episode):
         """Create a chunk from agent episodes.
 
         Args:
-            agent_episodes: Agent episodes by agent id.
+            agent_episodes: Dict of agent id -> agent episode.
             fields: Other fields of `Chunk`. `id_`, `env_t_started` and `env_t` are required; others may be missing or
                 None.
         """
@@ -124,8 +124,8 @@ class ReadableEpisode(Episode):
 
         Args:
             state: Result of `get_state()`.
-            observation_space: Observation spaces by agent id.
-            action_space: Action spaces by agent id.
+            observation_space: Dict of agent id -> observation space.
+            action_space: Dict of agent id -> action space.
             agent_to_module_mapping_fn: See the constructor.
 
         Raises:
@@ -161,7 +161,7 @@ class ReadableEpisode(Episode):
         }
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Limit pickles and deep copies to this chunk's arrays, without the memory that they are part of."""
+        """Limit pickles and deep copies to the arrays of this chunk, without the rest of the block they view."""
         chunk = self.chunk
         data = replace(
             chunk,
@@ -187,7 +187,7 @@ class ReadableEpisode(Episode):
 
     @property
     def agent_episodes(self) -> dict[Hashable, SingleAgentEpisode]:
-        """Agent episodes by agent id, for agents with at least one transition in this chunk."""
+        """Dict of agent id -> agent episode, for agents with at least one transition in this chunk."""
         chunk = self._chunk
         built = chunk.agent_episodes if type(chunk) is Chunk else None
         return locked(_reading, self._build) if built is None else built
@@ -204,7 +204,7 @@ class ReadableEpisode(Episode):
         return chunk.agent_episodes
 
     def head(self) -> ChunkHead | None:
-        """Return the head of an unread chunk that holds little besides its agents' steps, without reading it."""
+        """Return the head of an unread chunk with little besides the steps of its agents, without reading it."""
         chunk = self._chunk
         return None if type(chunk) is Chunk else chunk[0].head(*chunk[1:])
 
@@ -217,7 +217,7 @@ class ReadableEpisode(Episode):
         return lanes.n_rows() if chunk.agent_episodes is None and lanes is not None else 0
 
     def validate(self) -> None:
-        """Raise EpisodeError if agents' columns are inconsistent or env states are missing."""
+        """Raise EpisodeError if columns of agents are inconsistent or env states are missing."""
         if self.env_states is not None and len(self.env_states) <= len(self):
             raise EpisodeError(f"expected {len(self) + 1} or more env states, got {len(self.env_states)}")
         for agent, agent_episode in self.agent_episodes.items():
@@ -228,11 +228,11 @@ class ReadableEpisode(Episode):
                                    f"{self.env_t_started} to {self.env_t}")  # fmt: skip
 
     def compact(self) -> None:
-        """Copy this chunk's data out of its call's memory, so that it no longer keeps that memory alive.
+        """Copy the data of this chunk, so that it no longer keeps the memory of its call alive.
 
-        A chunk returned by a runner is a view of everything that its call recorded. The runner compacts chunks by
-        itself if only a few of a call are kept. Arrays that getters have returned stay valid, and other threads may
-        read the chunk meanwhile.
+        A chunk returned by a runner is a view of everything recorded by its call. The runner compacts chunks
+        automatically if only a few chunks of a call are kept. Arrays returned by getters remain valid, and other
+        threads may read the chunk meanwhile.
         """
         chunk, agent_episodes, states = self.chunk, self.agent_episodes, self.env_states
         chunk.waiting_infos = self.get_waiting_infos()
@@ -287,7 +287,7 @@ class ReadableEpisode(Episode):
         return self.chunk.duration_s
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Return the sum of all agents' rewards in this chunk.
+        """Return the sum of the rewards of all agents in this chunk.
 
         Rewards of waiting agents count when their transition ends, or now with `include_hanging_rewards`.
         """
@@ -297,21 +297,21 @@ class ReadableEpisode(Episode):
         return total + hanging if include_hanging_rewards else total
 
     def get_common_infos(self) -> dict[int, dict[str, Any]]:
-        """Return env step -> the env's `infos["__common__"]` of that step."""
+        """Return env step -> `infos["__common__"]` of that step."""
         return self.chunk.common_infos
 
     def get_terminateds(self) -> dict[AgentID, bool]:
-        """Return flags by agent id, with the env's own under "__all__"."""
+        """Return agent id -> terminated flag, with the flag of the env under "__all__"."""
         flags = {agent: agent_episode.is_terminated for agent, agent_episode in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_terminated}
 
     def get_truncateds(self) -> dict[AgentID, bool]:
-        """Return flags by agent id, with the env's own under "__all__" (RLlib puts its terminated flag there)."""
+        """Return agent id -> truncated flag, with that flag of the env under "__all__" (RLlib: the terminated flag)."""
         flags = {agent: agent_episode.is_truncated for agent, agent_episode in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_truncated}
 
     def get_agents_that_stepped(self) -> set[Any]:
-        """Return the agents that had an observation at env step `env_t`."""
+        """Return the agents with an observation at env step `env_t`."""
         chunk = self.chunk
         waiting = {
             agent for agent, agent_episode in self.agent_episodes.items() if agent_episode.env_ts()[-1] != chunk.env_t
@@ -332,7 +332,7 @@ class ReadableEpisode(Episode):
 
     @property
     def env_t_to_agent_t(self) -> dict[AgentID, EnvSteps]:
-        """Each agent's own step at every env step of the chunk and its lookback, or `SKIP_ENV_TS_TAG`."""
+        """Agent id -> step of this agent at every env step of the chunk and its lookback, or `SKIP_ENV_TS_TAG`."""
         first = self.env_t_started - self.lookback
         found = {}
         for agent, agent_episode in self.agent_episodes.items():
@@ -364,7 +364,7 @@ class ReadableEpisode(Episode):
     def get_waiting_infos(self) -> dict[AgentID, dict[int, dict[str, Any]]]:
         """Return agent -> env step -> info for steps in which an agent had an info but no observation.
 
-        `get_infos()` leaves these out, as it has one info per observation. Slices of an episode have none.
+        `get_infos()` omits these, as it returns one info per observation. Slices of an episode have none.
         """
         lanes = self.chunk.lanes
         return dict(self.chunk.waiting_infos) if lanes is None else lanes.waiting_infos()
@@ -380,7 +380,7 @@ class ReadableEpisode(Episode):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Return observations by agent id.
+        """Return a dict of agent id -> observations.
 
         `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are as in `SingleAgentEpisode`.
 
@@ -388,7 +388,7 @@ class ReadableEpisode(Episode):
             agent_ids: One id or a collection of ids; None means all in `agent_episodes`. Unknown ids are ignored.
             env_steps: If True, indices are env steps, 0 being `env_t_started`. Agents without an item at any of them
                 are left out, or get `fill` for those steps. An action, its reward and its extra outputs belong to the
-                env step of the observation that the action responds to. If False, indices are each agent's own steps.
+                env step of the observation that the action responds to. If False, indices are steps of each agent.
             return_list: If True, return a list with one dict per env step; dicts of unrecorded steps are empty.
         """
         query = Query("observations", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
@@ -404,7 +404,7 @@ class ReadableEpisode(Episode):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return a list of infos by agent id, also if `fill` is given.
+        """Return a dict of agent id -> list of infos, also if `fill` is given.
 
         `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are as in
         `get_observations()`.
@@ -423,10 +423,11 @@ class ReadableEpisode(Episode):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Return the policy's raw actions by agent id. A waiting agent's unanswered action is in the next chunk.
+        """Return a dict of agent id -> raw actions of the policy. The pending action of a waiting agent is in the next
+        chunk.
 
         `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill`, `one_hot_discrete` and `return_list` are
-        those of `get_observations()`.
+        as in `get_observations()`.
         """
         query = Query("actions", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._answer(query, agent_ids, env_steps, return_list)
@@ -441,7 +442,7 @@ class ReadableEpisode(Episode):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return rewards (float64) by agent id.
+        """Return a dict of agent id -> rewards (float64).
 
         `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are as in
         `get_observations()`.
@@ -460,7 +461,7 @@ class ReadableEpisode(Episode):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return the module outputs `key` (None: a dict of all outputs) by agent id, for agents that have them.
+        """Return agent id -> module output `key` (None: a dict of all outputs), for agents with such an output.
 
         `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are as in
         `get_observations()`.
@@ -480,7 +481,7 @@ class ReadableEpisode(Episode):
         return chunk.env_states
 
     def get_env_states(self, indices: Indices = None, *, neg_index_as_lookback: bool = False) -> np.ndarray:
-        """Return the env's global states [len + 1, ...] from `env_t_started` to `env_t`; see `record_env_state`.
+        """Return the global states of the env [len + 1, ...] from `env_t_started` to `env_t`; see `record_env_state`.
 
         Args:
             indices: Env steps, 0 being `env_t_started`, as in `SingleAgentEpisode`. All but a list give views.
@@ -510,9 +511,10 @@ class ReadableEpisode(Episode):
         sys.stdout.write("\n".join(lines) + "\n")
 
     def open_actions(self) -> dict[AgentID, tuple[Any, dict[str, Any]]]:
-        """Return agent -> (action, extra outputs) for agents that have acted and wait for an observation.
+        """Return agent -> (action, extra outputs) for agents waiting for an observation.
 
-        Only episodes that are under way or built by hand have any; others keep them in the chunk that answers them.
+        Only running episodes and episodes built by hand have any; otherwise these are in the chunk where their results
+        arrive.
         """
         chunk = self.chunk
         if chunk.lanes is not None and chunk.is_under_way:
@@ -520,7 +522,7 @@ class ReadableEpisode(Episode):
         return chunk.open_actions or {}
 
     def _opened_items(self, what: str, key: str | None) -> dict[AgentID, Any]:
-        """Return the further item of each agent's column; see `Query.opened`."""
+        """Return the additional column item of each agent; see `Query.opened`."""
         opened = {} if what in OF_OBSERVATIONS else self.open_actions()
         if not opened or what == "actions":
             return {agent: action for agent, (action, _) in opened.items()}
@@ -558,11 +560,11 @@ class ReadableEpisode(Episode):
 
     @property
     def _is_built(self) -> bool:
-        """True if agents without a transition, and unanswered actions, are included."""
+        """True if agents without a transition, and pending actions, are included."""
         return self.chunk.open_actions is not None or self.chunk.is_under_way
 
     def get_sample_batch(self) -> Any:
-        """Return RLlib's `MultiAgentBatch`, with one batch by agent id for each agent that has made a step.
+        """Return a `MultiAgentBatch` of RLlib, with one batch per agent with at least one step.
 
         Raises:
             ImportError: If RLlib is not installed. `fastmarl.batches.columns()` works without it.
@@ -575,7 +577,7 @@ def check_kind(episodes: Iterable[Any]) -> None:
     """Check that these are fastmarl episodes.
 
     Raises:
-        EpisodeError: If one is of another class, such as RLlib's.
+        EpisodeError: If one is of a different class, such as an RLlib episode.
     """
     for kind in dict.fromkeys(map(type, episodes)):
         if not issubclass(kind, ReadableEpisode):

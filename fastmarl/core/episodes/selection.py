@@ -1,4 +1,4 @@
-"""Removal of some modules' agents from episodes."""
+"""Removal of agents of certain modules from episodes."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -11,13 +11,13 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
     """Return the chunk without the agents of unwanted modules, as if these agents had not existed.
 
     Args:
-        wanted: Predicate on module ids, called once for each module of the chunk's agents.
+        wanted: Predicate on module ids, called once per module of the chunk.
     """
     chunk = episode.chunk
     lanes = None if chunk.lanes is None else chunk.lanes.of_modules(wanted)
     agent_ids = _of_compacted(chunk, wanted) if lanes is None else lanes.agent_ids
     agents = set(agent_ids)
-    built = chunk.agent_episodes  # these may hold changes by a callback
+    built = chunk.agent_episodes  # these may contain changes made by a callback
     some = replace(
         chunk,
         agent_episodes=built and {agent: agent_episode for agent, agent_episode in built.items() if agent in agents},
@@ -32,7 +32,7 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
 
 
 def _of_compacted(chunk: Chunk, wanted: Callable[[str], bool]) -> list[Hashable]:
-    """Select agents of a compacted chunk. Agents without an agent episode stay, since their modules are unknown."""
+    """Select agents of a compacted chunk. Agents without an agent episode are kept, since their modules are unknown."""
     module_of = {agent: str(agent_episode.module_id) for agent, agent_episode in (chunk.agent_episodes or {}).items()}
     modules = {module_id for module_id in set(module_of.values()) if wanted(module_id)}
     return [agent for agent in chunk.agent_ids if agent not in module_of or module_of[agent] in modules]

@@ -28,16 +28,16 @@ SAVED = (
 
 
 def _buffer(what: str) -> Any:
-    """Make a property for a column under RLlib's name."""
+    """Make a property for a column, named as in RLlib."""
     return property(lambda episode: LookbackBuffer(episode, what))
 
 
 @public("fastmarl.episodes")
 class SingleAgentEpisode(Episode):
-    """n transitions of one agent as arrays: n + 1 observations; n actions, rewards and items of each extra output.
+    """n transitions of a single agent as arrays: n + 1 observations; n actions, rewards and items of each extra output.
 
-    They are preceded by `lookback` transitions that an earlier chunk holds, too. The getters take the same arguments as
-    RLlib's, see `get_observations()`.
+    They are preceded by `lookback` transitions, which an earlier chunk also contains. The getters take the same
+    arguments as in RLlib, see `get_observations()`.
 
     Runners create these episodes. You can also build one by hand: it starts empty or with the data you pass, and grows
     through `add_env_reset()` and `add_env_step()`.
@@ -52,11 +52,11 @@ class SingleAgentEpisode(Episode):
         rewards: List of n numbers, or array [n].
         terminated: True if the agent terminated at the last observation.
         truncated: True if the agent was truncated at the last observation.
-        extra_model_outputs: Lists or arrays like `actions`, by name.
+        extra_model_outputs: Output name -> list or array, like `actions`.
         t_started: Number of steps that the agent made before index 0.
-        len_lookback_buffer: Number of transitions that are lookback; "auto" means all.
+        len_lookback_buffer: Number of transitions of lookback; "auto" means all.
         agent_id: Id of the agent.
-        module_id: Id of the agent's module.
+        module_id: Id of its module.
         multi_agent_episode_id: Id of the episode that the agent takes part in.
 
     Attributes:
@@ -66,7 +66,7 @@ class SingleAgentEpisode(Episode):
         is_terminated, is_truncated: See `terminated` and `truncated`.
 
     Raises:
-        EpisodeError: If the columns' lengths do not fit together.
+        EpisodeError: If the lengths of the columns are inconsistent.
     """
 
     __slots__ = (
@@ -129,7 +129,7 @@ class SingleAgentEpisode(Episode):
         is_terminated: bool = False,
         is_truncated: bool = False,
     ) -> Self:
-        """Create an episode from the columns in `source`, without validating them.
+        """Create an episode from the columns in `source` without validating them.
 
         `agent_id`, `module_id`, `multi_agent_episode_id`, `observation_space`, `action_space`, `lookback`, `t_started`,
         `is_terminated` and `is_truncated` become its attributes.
@@ -179,18 +179,18 @@ class SingleAgentEpisode(Episode):
         return f"SingleAgentEpisode(id_={self.id_!r}, t={steps}, return={total:g}, done={self.is_done})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Limit pickles and deep copies to this chunk's arrays, without the memory that they are part of."""
+        """Limit pickles and deep copies to the arrays of this chunk, without the rest of the block they view."""
         return _restore, (type(self), self.get_state(), self.observation_space, self.action_space)
 
     def get_observations(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None,
                          one_hot_discrete: bool = False) -> Any:  # fmt: skip
-        """Return an array or nested arrays with the space's dtypes.
+        """Return an array or nested arrays with the dtypes of the space.
 
         Args:
             indices: None for all items but the lookback; an int for one item; a list of ints for a batch, copied; a
                 slice for a batch, as a view. 0 is the first item after the lookback; negative ones count from the end.
             neg_index_as_lookback: If True, negative indices count back from index 0 into the lookback instead.
-            fill: Value for items outside of the recorded range; slices are filled on both sides, and filled items of an
+            fill: Value for items outside the recorded range; slices are filled on both sides, and filled items of an
                 output have its shape. Without it, an int out of range raises IndexError, and a slice is shortened.
             one_hot_discrete: Convert Discrete and MultiDiscrete leaves to one-hot float32 (zeros if filled with 0).
         """
@@ -205,7 +205,7 @@ class SingleAgentEpisode(Episode):
 
     def get_actions(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None,
                     one_hot_discrete: bool = False) -> Any:  # fmt: skip
-        """Return the policy's raw actions as an array or nested arrays.
+        """Return the raw actions of the policy as an array or nested arrays.
 
         `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are as in `get_observations()`.
         """
@@ -221,17 +221,17 @@ class SingleAgentEpisode(Episode):
     def get_extra_model_outputs(
         self, key: str | None = None, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """Return the module's output `key`, or a dict of all outputs if it is None.
+        """Return the module output `key`, or a dict of all outputs if it is None.
 
         `indices`, `neg_index_as_lookback` and `fill` are as in `get_observations()`.
 
         Raises:
-            KeyError: If there is no such output.
+            KeyError: If the output does not exist.
         """
         return self.get("extra_model_outputs", key, indices, neg_index_as_lookback, fill)
 
     def env_ts(self) -> np.ndarray:
-        """Return the env step (since the env's reset) of each observation, int64 [lookback + n + 1], increasing."""
+        """Return the env step (since `reset()`) of each observation, int64 [lookback + n + 1], increasing."""
         env_ts: np.ndarray = self.column("env_ts").data
         return env_ts
 
@@ -252,16 +252,15 @@ class SingleAgentEpisode(Episode):
         """Return the consecutive steps `slice_` as views.
 
         Args:
-            len_lookback_buffer: Number of transitions of lookback to include, as far as available; None means this
-                chunk's.
+            len_lookback_buffer: Number of transitions of lookback to include, as far as available; None means as in
+                this chunk.
         """
         start, stop, lookback = self._bounds(slice_, len_lookback_buffer)
         return self.rows(self.lookback + start - lookback, self.lookback + stop, lookback)
 
     def rows(self, first: int, last: int, lookback: int) -> Self:
-        """Return rows `first` to `last` of the observations (counting the lookback), with the transitions between them.
-
-        Everything is a view.
+        """Return rows `first` to `last` of the observations (counting the lookback) and the transitions between them,
+        as views.
         """
         between = slice(first, last)
         at_end = last == self.source.n_obs - 1
@@ -279,7 +278,7 @@ class SingleAgentEpisode(Episode):
         return cut
 
     def another(self, source: Source) -> Self:
-        """Return an episode with the columns of `source` and this one's ids, spaces and flags, without custom data."""
+        """Return an episode with the columns of `source`, and ids, spaces and flags of this one; no custom data."""
         made = self.of(
             agent_id=self.agent_id,
             module_id=self.module_id,
@@ -309,7 +308,7 @@ class SingleAgentEpisode(Episode):
         self.custom_data.update(other.custom_data)
 
     def check_followed_by(self, other: "SingleAgentEpisode") -> None:
-        """Raise EpisodeError if `other` isn't the next chunk of this trajectory."""
+        """Raise EpisodeError if `other` is not the next chunk of this trajectory."""
         who = self._who()
         if self.id_ != other.id_:
             raise EpisodeError(f"{who}: can't be joined with another episode, {other.id_!r}")
@@ -320,7 +319,7 @@ class SingleAgentEpisode(Episode):
             raise EpisodeError(f"{who}: ends at its step {self.t}, but the next chunk begins at step {other.t_started}")
 
     def validate(self) -> None:
-        """Raise EpisodeError if the columns' lengths do not fit together."""
+        """Raise EpisodeError if the lengths of the columns are inconsistent."""
         n = self.source.n_obs
         if n == self.lookback == 0:
             return
@@ -362,7 +361,7 @@ class SingleAgentEpisode(Episode):
         `observation_space` and `action_space` are as in the constructor.
 
         Raises:
-            EpisodeError: If something is missing or the columns' lengths do not fit together.
+            EpisodeError: If something is missing or the lengths of the columns are inconsistent.
         """
         try:
             rest = {name: state[name] for name in SAVED}
@@ -378,7 +377,7 @@ class SingleAgentEpisode(Episode):
 
     def get(self, what: str, key: str | None, indices: Indices, neg_index_as_lookback: bool = False, fill: Any = None,
             one_hot_discrete: bool = False) -> Any:  # fmt: skip
-        """Implement the getters: `what` is the end of a getter's name, `key` the name of an extra output or None.
+        """Implement the getters: `what` is the suffix of the getter name, `key` the name of an extra output or None.
 
         `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are as in `get_observations()`.
         """
@@ -387,7 +386,7 @@ class SingleAgentEpisode(Episode):
         return look_up(column, timeline, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def column(self, what: str, key: str | None = None) -> Column:
-        """Return the whole column of `what` and `key`, see `get()`, including the lookback."""
+        """Return the complete column for `what` and `key`, see `get()`, including the lookback."""
         column = self._columns.get((what, key))
         if column is None:
             column = self._columns[what, key] = self._read(what, key)
@@ -430,15 +429,15 @@ class SingleAgentEpisode(Episode):
         truncated: bool = False,
         extra_model_outputs: dict[str, Any] | None = None,
     ) -> None:
-        """Add a transition. Everything but the infos is copied.
+        """Add a transition. Everything except the infos is copied.
 
         The env answered `action` with `observation`, `reward`, `infos`, `terminated` and `truncated`.
 
         Args:
-            extra_model_outputs: Outputs by name; those missing in this step or in earlier ones become blanks.
+            extra_model_outputs: Output name -> value; outputs missing in this step or in earlier ones become blanks.
 
         Raises:
-            EpisodeError: If the episode is over or has no observation yet, or something does not fit the existing
+            EpisodeError: If the episode is over or has no observation yet, or a value does not match the existing
                 columns; nothing is added then.
         """
         if not self.source.n_obs:
@@ -465,10 +464,10 @@ class SingleAgentEpisode(Episode):
         self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
 
     def grown(self) -> GrowingSource:
-        """Return the columns in a form that can grow and be written to; they are copied the first time.
+        """Return the columns in growable, writable form; they are copied on the first call.
 
         Raises:
-            EpisodeError: If the episode is under way in a runner.
+            EpisodeError: If the episode is running in a runner.
         """
         if isinstance(self.source, LaneSource) and self.source.is_under_way:
             raise EpisodeError(f"{self._who()} is under way in a runner, which adds its steps; add yours to a copy: "
@@ -479,7 +478,7 @@ class SingleAgentEpisode(Episode):
         return self.source
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """Return the next chunk, still without steps, with copies of this one's last steps as lookback.
+        """Return the next chunk, still without steps, with copies of the last steps of this one as lookback.
 
         Args:
             len_lookback_buffer: Number of steps of lookback, as far as available.
@@ -519,17 +518,17 @@ class SingleAgentEpisode(Episode):
         """Overwrite the output `key`; `new_data`, `at_indices` and `neg_index_as_lookback` are as in `put()`.
 
         Raises:
-            KeyError: If there is no such output.
+            KeyError: If the output does not exist.
         """
         self.put("extra_model_outputs", key, new_data, at_indices, neg_index_as_lookback)
 
     def put(
         self, what: str, key: str | None, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite items of a column in place, so arrays that getters have returned may change.
+        """Overwrite items of a column in place, so arrays returned by getters may change.
 
-        Items written by a callback during a call of `sample()` are part of the chunk that the call returns. Items
-        written later only change this chunk.
+        Items written by a callback during a `sample()` call are part of the chunk that the call returns. Items written
+        later only change this chunk.
 
         `what` and `key` name the column, as in `get()`.
 
@@ -540,7 +539,7 @@ class SingleAgentEpisode(Episode):
 
         Raises:
             IndexError: If there is nothing at an index, or the number of items and indices differ.
-            EpisodeError: If the items do not fit the column, or the runner's data can't be changed there.
+            EpisodeError: If the items do not match the column, or the data of the runner is not writable there.
         """
         column = self.column(what, key)
         timeline = Timeline(0, self.lookback, self.source.n_obs - (what not in OF_OBSERVATIONS))
@@ -569,7 +568,7 @@ class SingleAgentEpisode(Episode):
         return self.source.duration_s() if isinstance(self.source, GrowingSource) else 0.0
 
     def get_data_dict(self) -> dict[str, Any]:
-        """Return a batch of the n transitions; its observations and infos are those that were acted on."""
+        """Return a batch of the n transitions; its observations and infos are the ones acted on."""
         n = len(self)
         last = np.arange(n) == n - 1
         return {
@@ -585,7 +584,7 @@ class SingleAgentEpisode(Episode):
         }
 
     def get_sample_batch(self) -> Any:
-        """Convert `get_data_dict()` to RLlib's `SampleBatch`.
+        """Convert `get_data_dict()` to a `SampleBatch` of RLlib.
 
         Raises:
             ImportError: If RLlib is not installed. `get_data_dict()` works without it.

@@ -16,9 +16,9 @@ FLOAT64 = np.dtype(np.float64)
 
 
 class Source(Protocol):
-    """Columns of n_obs observations and the n_obs - 1 transitions between them. Arrays that it returned never change.
+    """Columns of n_obs observations and the n_obs - 1 transitions between them. Returned arrays never change.
 
-    `compact()` releases memory that holds more than these columns.
+    `compact()` releases memory that contains more than these columns.
     """
 
     @property
@@ -42,7 +42,7 @@ class ArraySource:
         actions: Nested like observations, [n_obs - 1, ...].
         rewards: float64 [n_obs - 1].
         infos: n_obs dicts; None means that all are empty.
-        extras: Extra outputs by key, nested like actions.
+        extras: Extra output key -> array, nested like actions.
     """
 
     __slots__ = ("_actions", "_env_ts", "_extras", "_infos", "_observations", "_rewards")
@@ -130,7 +130,7 @@ class JoinedSource:
         return tuple(dict.fromkeys(key for source, _ in self.sources for key in source.extra_keys()))
 
     def extra(self, key: str) -> Any:
-        """Return an extra output, with blanks for the sources that lack it."""
+        """Return an extra output, with blanks for sources without it."""
         model = next((source.extra(key) for source, _ in self._with_steps() if key in source.extra_keys()), None)
         if model is None:
             raise KeyError(key)
@@ -145,7 +145,7 @@ class JoinedSource:
             source.compact()
 
     def _with_steps(self) -> list[tuple[Source, int]]:
-        """Return the sources that have steps; others do not know the structure of actions."""
+        """Return the sources with steps; the structure of actions is unknown to the others."""
         having = [(source, skip) for source, skip in self.sources if source.n_obs - 1 > skip]
         return having or self.sources[:1]
 
@@ -170,7 +170,7 @@ def blank_like(struct: Any, n: int, name: str) -> Any:
 
 
 def joined(structs: list[Any]) -> Any:
-    """Concatenate columns that have the same structure."""
+    """Concatenate columns of the same structure."""
     first = structs[0]
     if isinstance(first, dict):
         return {key: joined([struct[key] for struct in structs]) for key in first}
@@ -180,7 +180,7 @@ def joined(structs: list[Any]) -> Any:
 
 
 def check_held(dtype: np.dtype, given: np.ndarray, what: str) -> None:
-    """Raise EpisodeError if a column `what` of this dtype can't hold the values `given`."""
+    """Raise EpisodeError if a column `what` of this dtype cannot represent the values `given`."""
     if given.dtype != dtype and (is_unheld := unheld(dtype, given)).any():
         raise EpisodeError(
             f"{what}: {dtype} can't hold {given[is_unheld][0]!r:.200} of {given.dtype}; convert it first"
@@ -191,7 +191,7 @@ def as_rewards(values: Any, what: str) -> np.ndarray:
     """Return rewards as float64, of the shape of `values`.
 
     Raises:
-        EpisodeError: If they are not numbers that float64 can hold.
+        EpisodeError: If they are not numbers representable as float64.
     """
     given = array_of(values, what)
     check_held(FLOAT64, given, what)
@@ -199,7 +199,7 @@ def as_rewards(values: Any, what: str) -> np.ndarray:
 
 
 def as_reward(value: Any, what: str) -> float:
-    """Return one reward as a float. Raises EpisodeError if it is not a number that float64 can hold."""
+    """Return one reward as a float. Raises EpisodeError if it is not a number representable as float64."""
     given = as_rewards(value, what)
     if given.size != 1:
         raise EpisodeError(f"{what}: expected one number, got {value!r:.200}")
@@ -207,7 +207,7 @@ def as_reward(value: Any, what: str) -> float:
 
 
 def array_of(value: Any, what: str) -> np.ndarray:
-    """Convert a value to an array. Raises EpisodeError if NumPy can't."""
+    """Convert a value to an array. Raises EpisodeError if NumPy cannot."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:

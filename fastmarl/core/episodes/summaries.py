@@ -1,4 +1,4 @@
-"""Statistics of an episode, and of a call of `sample()`."""
+"""Statistics of an episode and of a `sample()` call."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass
 class EpisodeSummary:
-    """Statistics of a finished episode; returns and steps cover all of its chunks, and agents go by their names."""
+    """Statistics of a finished episode; returns and steps cover all of its chunks, and agents are keyed by name."""
 
     env_steps: int
     duration_s: float
@@ -21,7 +21,7 @@ class EpisodeSummary:
 
 
 def summary_of(record: EpisodeRecord, module_ids: Sequence[str]) -> EpisodeSummary:
-    """Sum up a finished episode whose ended lanes are already settled; `module_ids` is indexed by module."""
+    """Sum up a finished episode whose ended lanes are already settled; `module_ids` is indexed by module index."""
     module_returns: dict[str, float] = {}
     for module, total in record.module_returns.items():
         module_id = module_ids[module]
@@ -31,7 +31,7 @@ def summary_of(record: EpisodeRecord, module_ids: Sequence[str]) -> EpisodeSumma
 
 
 def _by_name(numbers: Mapping[Hashable, Number]) -> dict[str, Number]:
-    """Add the numbers of agents up by name; as in RLlib, ids 1 and "1" share one."""
+    """Sum the numbers of agents with equal names; as in RLlib, ids 1 and "1" share one name."""
     by_name: dict[str, Number] = {}
     for agent_id, number in numbers.items():
         name = str(agent_id)
@@ -41,10 +41,10 @@ def _by_name(numbers: Mapping[Hashable, Number]) -> dict[str, Number]:
 
 @dataclass
 class CallSummary:
-    """Statistics of one call of `sample()`."""
+    """Statistics of a single `sample()` call."""
 
     num_episodes: int = 0  # finished episodes
-    episodes: list[EpisodeSummary] = field(default_factory=list)  # the last ones of them
-    agent_steps: dict[Hashable, int] = field(default_factory=dict)  # actions by agent id
-    module_steps: dict[str, int] = field(default_factory=dict)  # actions by module id
+    episodes: list[EpisodeSummary] = field(default_factory=list)  # the last of these
+    agent_steps: dict[Hashable, int] = field(default_factory=dict)  # agent id -> number of actions
+    module_steps: dict[str, int] = field(default_factory=dict)  # module id -> number of actions
     unattributed_reward: float = 0.0

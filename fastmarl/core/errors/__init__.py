@@ -1,4 +1,4 @@
-"""All errors that this package raises on purpose, and helpers for their messages.
+"""All errors raised deliberately by this package, and helpers for their messages.
 
 The arguments of each constructor become `args`, so that every exception survives pickling.
 """
@@ -24,7 +24,7 @@ def shown(value: object) -> str:
 
 
 class FastmarlError(Exception):
-    """Base class of all errors raised on purpose."""
+    """Base class of all errors raised deliberately."""
 
 
 class ConfigError(FastmarlError, ValueError):
@@ -35,7 +35,7 @@ class NotBuiltError(FastmarlError, ImportError):
     """Compiled extensions are missing, as in a clone that was not built.
 
     Args:
-        folder: Folder that should contain them.
+        folder: Directory that should contain them.
         names: Names of the extensions, at least one.
     """
 
@@ -57,14 +57,14 @@ class RunningEpisodeError(FastmarlError, RuntimeError):
 
 
 class MultiAgentEnvError(FastmarlError, RuntimeError):
-    """An environment broke the multi-agent protocol.
+    """An environment violated the multi-agent protocol.
 
     Args:
-        env_index: Index of the environment in its runner; None if there is none, as in a `Policy`, or if a batch named
+        env_index: Index of the environment in its runner; None if not applicable, as in a `Policy`, or if a batch named
             an env that it does not have.
         agent_id: The agent concerned, or None.
-        env_t: Env steps since the reset of that environment's episode.
-        problem: What was expected, what came instead, and how to fix it.
+        env_t: Env steps since the last reset of that environment.
+        problem: Expected and actual behaviour, and how to fix it.
     """
 
     def __init__(self, env_index: int | None, agent_id: object, env_t: int, problem: str):
@@ -83,7 +83,7 @@ class UnknownAgentError(MultiAgentEnvError, KeyError):
 
 
 class ObservationError(MultiAgentEnvError, ValueError):
-    """An observation does not fit the agent's observation space."""
+    """An observation does not match the observation space of the agent."""
 
 
 class ActionMaskError(MultiAgentEnvError, ValueError):
@@ -95,7 +95,7 @@ class RewardError(MultiAgentEnvError, ValueError):
 
 
 class EnvStateError(MultiAgentEnvError, ValueError):
-    """The return value of an env's `state()` does not fit its state space, or its earlier states."""
+    """The return value of `state()` of an env does not match its state space, or its earlier states."""
 
 
 ONLY_RESPAWNING = "the option respawn is only for agents that come back to life and act again"  # part of messages
@@ -111,7 +111,7 @@ class EnvWorkerError(FastmarlError, RuntimeError):
     Args:
         env_indices: Indices of its envs.
         env_index: The env that was being called, or None.
-        problem: What happened, and how to fix it.
+        problem: Description of the failure, and how to fix it.
     """
 
     def __init__(self, env_indices: list[int], env_index: int | None, problem: str):
@@ -128,11 +128,11 @@ class EnvTimeoutError(EnvWorkerError, TimeoutError):
 
 
 class RemoteEnvError(FastmarlError, RuntimeError):
-    """An env in a worker process raised an error that can't be pickled.
+    """An env in a worker process raised an error that cannot be pickled.
 
     Args:
         env_index: Index of the env.
-        problem: The error's type and message.
+        problem: Type and message of the error.
     """
 
     def __init__(self, env_index: int, problem: str):
@@ -146,8 +146,8 @@ class SamplerProcessError(FastmarlError, RuntimeError):
     """A process of a `BackgroundSampler` ended, or did not answer in time.
 
     Args:
-        process: Its number, from 0; None if unknown.
-        problem: What happened, and how to fix it.
+        process: Index of the process, from 0; None if unknown.
+        problem: Description of the failure, and how to fix it.
     """
 
     def __init__(self, process: int | None, problem: str):
@@ -164,15 +164,15 @@ class SamplerTimeoutError(SamplerProcessError, TimeoutError):
 
 
 class RemoteSamplerError(SamplerProcessError):
-    """A process of a `BackgroundSampler` raised an error that can't be pickled."""
+    """A process of a `BackgroundSampler` raised an error that cannot be pickled."""
 
 
 class EnvRunnerLostError(FastmarlError, RuntimeError):
-    """A runner of an `EnvRunnerGroup` ended, or did not answer in time, and was not replaced any more.
+    """A runner of an `EnvRunnerGroup` ended, or did not answer in time, and was no longer replaced.
 
     Args:
         runner_index: Index of the runner, from 0; None for all of them.
-        problem: What happened, and how to fix it.
+        problem: Description of the failure, and how to fix it.
     """
 
     def __init__(self, runner_index: int | None, problem: str):
@@ -184,14 +184,14 @@ class EnvRunnerLostError(FastmarlError, RuntimeError):
 
 
 class RemoteEnvRunnerError(FastmarlError, RuntimeError):
-    """A runner of an `EnvRunnerGroup` raised an error that can't be pickled, or its result can't be unpickled.
+    """A runner of an `EnvRunnerGroup` raised an error that cannot be pickled, or its result cannot be unpickled.
 
-    The message has the error's type and text.
+    The message contains the type and text of the error.
     """
 
 
 class EnvCheckError(FastmarlError, ValueError):
-    """A class, name or object can't be used as an environment."""
+    """A class, name or object cannot be used as an environment."""
 
 
 class UnknownModuleError(FastmarlError, KeyError):
@@ -215,11 +215,11 @@ class UnknownModuleError(FastmarlError, KeyError):
 
 
 class ModuleOutputError(FastmarlError, ValueError):
-    """A module returned something that can't be recorded or used as an action.
+    """A module returned a value that cannot be recorded or used as an action.
 
     Args:
         module_id: Id of the module.
-        problem: What was expected, what came instead, and how to fix it.
+        problem: Expected and actual behaviour, and how to fix it.
     """
 
     def __init__(self, module_id: object, problem: str):
@@ -250,12 +250,12 @@ class UserExitError(FastmarlError, RuntimeError):
 
 
 class ConnectorError(FastmarlError, ValueError):
-    """A connector returned something that does not match what it declared.
+    """A connector returned a value that does not match its declaration.
 
     Args:
-        module_id: Id of the connector's module.
-        connector: Name of the connector's class.
-        problem: What was expected, and what came instead.
+        module_id: Id of its module.
+        connector: Class name of the connector.
+        problem: Expected and actual result.
     """
 
     def __init__(self, module_id: object, connector: str, problem: str):
@@ -270,11 +270,11 @@ class RunnerStoppedError(FastmarlError, RuntimeError):
 
 
 class RunnerBusyError(FastmarlError, RuntimeError):
-    """A method of a runner was called during another call, which continues unharmed.
+    """A method of a runner was called during another call, which continues unaffected.
 
     Args:
         called: Name of the method.
-        running: The call under way.
+        running: The running call.
         is_own_thread: True if that call runs in the same thread, so that `called` comes from a signal handler, a
             callback, an env, a module or a mapping function.
     """
@@ -300,7 +300,7 @@ class CheckpointError(FastmarlError, ValueError):
 
 
 class RecordingError(FastmarlError, RuntimeError):
-    """A record of actions, or a video, can't be written, or the contents of its folder can't be read or replayed."""
+    """A record of actions, or a video, cannot be written, or its directory cannot be read or replayed."""
 
 
 class ReplayError(FastmarlError, RuntimeError):
@@ -310,7 +310,7 @@ class ReplayError(FastmarlError, RuntimeError):
         env_index: Index of the environment in its runner.
         episode: Number of the episode in the record.
         env_t: Env steps from the reset to the first difference.
-        problem: What differs, and how to fix it.
+        problem: Description of the difference, and how to fix it.
     """
 
     def __init__(self, env_index: int, episode: int, env_t: int, problem: str):
@@ -321,7 +321,7 @@ class ReplayError(FastmarlError, RuntimeError):
 
 
 class PolicyBusyError(FastmarlError, RuntimeError):
-    """A `Policy` was called during another call, which continues unharmed."""
+    """A `Policy` was called during another call, which continues unaffected."""
 
 
 class EpisodeError(FastmarlError, ValueError):
@@ -329,11 +329,11 @@ class EpisodeError(FastmarlError, ValueError):
 
 
 class BatchError(FastmarlError, ValueError):
-    """Episodes, columns and options do not fit into one batch."""
+    """Episodes, columns and options cannot be combined into a single batch."""
 
 
 class OfflineError(FastmarlError, RuntimeError):
-    """Episodes can't be written to files, or files have no readable episodes."""
+    """Episodes cannot be written to files, or files contain no readable episodes."""
 
 
 # Users import these from `fastmarl.errors`, so tracebacks and pickles show that path.
@@ -342,7 +342,7 @@ for _error in [value for value in vars().values() if isinstance(value, type) and
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
-    """Return known names that begin with `name` or, if there are none, similarly spelt ones, best match first."""
+    """Return known names starting with `name` or, if there are none, similarly spelt ones, best match first."""
     known = list(known)
     return [other for other in known if other.startswith(name)][:MOST_HINTS] or difflib.get_close_matches(
         name, known, n=MOST_HINTS
@@ -350,13 +350,13 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(names: Iterable[str]) -> str:
-    """Return the end of a message that suggests these names; empty if there are none."""
+    """Return the end of a message that suggests these names, or ""."""
     alternatives = " or ".join(map(repr, names))
     return f"; did you mean {alternatives}?" if alternatives else ""
 
 
 def misfit(function: Callable, *args: object, **kwargs: object) -> str:
-    """Return why `function(*args, **kwargs)` can't be called, in Python's words; "" if it can, or if unknown."""
+    """Return why `function(*args, **kwargs)` cannot be called, as worded by Python; "" if it can, or if unknown."""
     try:
         # A decorator may accept more than the function it wraps.
         signature = inspect.signature(function, follow_wrapped=False)
@@ -370,7 +370,7 @@ def misfit(function: Callable, *args: object, **kwargs: object) -> str:
 
 
 def corrects_options(config_class: type[Config]) -> type[Config]:
-    """Let the TypeError of a misspelt option name the one that may have been meant."""
+    """Extend the TypeError for a misspelt option by the name that may have been meant."""
     make = config_class.__init__
 
     @wraps(make)

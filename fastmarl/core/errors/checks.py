@@ -1,4 +1,4 @@
-"""Checks of argument and option values, whose errors name the argument, what is allowed and what came."""
+"""Checks of arguments and options; errors name the argument, the allowed values and the actual value."""
 
 import math
 import re
@@ -12,13 +12,13 @@ from fastmarl.core.errors import ConfigError, FastmarlError, shown
 
 K = TypeVar("K")
 V = TypeVar("V")
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # in the text of objects without another
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # in the repr of objects without a custom one
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Return an argument that must be a bool, of Python or NumPy, as Python's; raise ConfigError for other values.
+    """Return a Python bool for an argument that must be a bool of Python or NumPy; raise ConfigError for other values.
 
-    Python's own conversion would turn the string "False" into True.
+    `bool()` would turn the string "False" into True.
     """
     if not isinstance(value, (bool, np.bool_)):
         raise ConfigError(f"{name} must be True or False, got {shown(value)}")
@@ -31,7 +31,7 @@ def is_integer(value: Any) -> bool:
 
 
 def plain_seed(seed: Any) -> int | None:
-    """Return a seed, an integer of Python or NumPy or None, as Python's; raise ConfigError for other values."""
+    """Return a seed, an integer of Python or NumPy or None, as a Python object; raise ConfigError for other values."""
     if seed is not None and not is_integer(seed):
         raise ConfigError(f"a seed must be an integer or None, got {shown(seed)}")
     return None if seed is None else int(seed)
@@ -50,7 +50,7 @@ def check_seconds(name: str, value: Any) -> None:
 
 
 def check_timeout(name: str, value: Any) -> None:
-    """Raise ConfigError if the value is not a usable timeout: a finite number of seconds of at least 0.001."""
+    """Raise ConfigError if the value is not a usable timeout: a finite number of seconds, at least 0.001."""
     if not is_number(value) or value < 1e-3:
         raise ConfigError(f"{name} must be a number of seconds of at least 0.001, got {value!r}")
 
@@ -75,10 +75,10 @@ def is_clip(value: Any) -> bool:
 
 
 def for_each(keys: Iterable[K], make: Callable[[K], V]) -> dict[K, V]:
-    """Return `make(key)` by key.
+    """Return a dict of key -> `make(key)`.
 
     Raises:
-        ConfigError: If `make` raises it for some keys; the message has those of all of them.
+        ConfigError: If `make` raises it for some keys; the message combines all of them.
     """
     made, errors = {}, list[ConfigError]()
     for key in keys:
@@ -94,10 +94,10 @@ def for_each(keys: Iterable[K], make: Callable[[K], V]) -> dict[K, V]:
 
 
 def in_order(what: str, ids: Iterable[Hashable], error: type[FastmarlError] = ConfigError) -> list[Any]:
-    """Return ids as a list; those of a set, whose order differs from process to process, sorted.
+    """Return ids as a list; sets, whose order differs from process to process, are sorted.
 
     Raises:
-        FastmarlError: `error`, if ids of a set have nothing to sort by but their addresses.
+        FastmarlError: `error`, if ids in a set have nothing to sort by except their addresses.
     """
     if not isinstance(ids, set | frozenset):
         return list(ids)

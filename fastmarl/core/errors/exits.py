@@ -17,7 +17,7 @@ def as_error(raised: Exception | SystemExit) -> Exception:
     """Return the exception itself, or a UserExitError in place of a SystemExit.
 
     Raises:
-        SystemExit: If one of the program's signal handlers raised it, so that the program is meant to end.
+        SystemExit: If a signal handler of the program raised it, so that the program is meant to end.
     """
     if isinstance(raised, Exception):
         return raised
@@ -34,7 +34,7 @@ def as_error(raised: Exception | SystemExit) -> Exception:
 
 @contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Raise a UserExitError in place of a SystemExit; see `as_error()`. KeyboardInterrupt is passed on."""
+    """Raise a UserExitError in place of a SystemExit; see `as_error()`. KeyboardInterrupt is propagated."""
     try:
         yield
     except SystemExit as raised:
@@ -44,5 +44,5 @@ def exits_as_errors() -> Iterator[None]:
 def _codes_of_signal_handlers() -> set[CodeType]:
     handlers: list[Any] = list(filter(callable, map(signal.getsignal, signal.valid_signals())))
     called: list[Any] = [handler.func if isinstance(handler, partial) else handler for handler in handlers]
-    parts = [part for each in called for part in (each, each.__call__)]  # a callable object's code is in `__call__`
+    parts = [part for each in called for part in (each, each.__call__)]  # code of callable objects: in `__call__`
     return {code for part in parts if (code := getattr(part, "__code__", None)) is not None}

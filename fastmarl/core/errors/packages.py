@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (name of its package in pip, extra of ours that includes it)
+NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (name of its package in pip, fastmarl extra that includes it)
     "ale_py": ("ale-py", None),
     "gymnasium_robotics": ("gymnasium-robotics", None),
     "imageio_ffmpeg": ("imageio-ffmpeg", "video"),

@@ -1,4 +1,4 @@
-"""Validation of states from outside, which are checked as a whole before any part is used."""
+"""Validation of external states, which are checked completely before any part is used."""
 
 import hashlib
 import operator
@@ -32,7 +32,7 @@ PLAIN = (type(None), bool, int, float, str, dict, list, tuple)
 
 
 def is_plain(value: Any, *more: type) -> bool:
-    """Return True if a value and everything in it are exactly of the types in `PLAIN` and `more`.
+    """Return True if a value and everything in it are exactly of a type in `PLAIN` or `more`.
 
     Instances of subclasses do not count, because they would be read from a file as the base type.
     """
@@ -90,15 +90,15 @@ def column_of(what: str, values: Any, n: int, dtype: Any, shape: tuple[int, ...]
 
 
 def state_of_torch(generator: torch.Generator) -> dict[str, Any]:
-    """Return a random generator's state and device, as a plain array and a string."""
+    """Return the state and device of a random generator, as a plain array and a string."""
     return {"device": generator.device.type, "state": generator.get_state().numpy()}
 
 
 def torch_state_for(device: torch.device, state: Any) -> torch.Tensor:
     """Convert a result of `state_of_torch()` to a state for `set_state()` of a generator on `device`.
 
-    A generator on the same kind of device continues with the same numbers. On another kind of device, it begins a
-    stream derived from the state, so that all generators restored from one state still draw the same numbers.
+    A generator on the same kind of device continues with the same numbers. On a different kind of device, it starts a
+    stream derived from the state, so that all generators restored from the same state still produce the same numbers.
 
     Raises:
         ConfigError: If the state is invalid.
@@ -123,7 +123,7 @@ def torch_state_for(device: torch.device, state: Any) -> torch.Tensor:
 
 
 def check_numpy_state(rng: np.random.Generator, state: Any) -> None:
-    """Raise ConfigError if `rng.bit_generator` can't take `state`."""
+    """Raise ConfigError if `rng.bit_generator` cannot accept `state`."""
     kind = type(rng.bit_generator)
     fresh: Any = kind(0)
     try:

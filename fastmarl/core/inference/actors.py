@@ -1,6 +1,6 @@
 """The modules of a runner while it samples, and the assignment of agents to them.
 
-Running episodes keep their modules when others are added or removed.
+Running episodes keep their modules when modules are added or removed.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -26,7 +26,7 @@ from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.store.store import INACTIVE
 
 MappingFn = Callable[..., str]  # (agent id, episode) -> module id
-MOST_UNKNOWN = 1024  # agents whose fitting spaces are remembered; in an open world, their number grows
+MOST_UNKNOWN = 1024  # agents whose matching spaces are remembered; in an open world, their number grows
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ class Actor:
     """A module ready to act in a runner, with its connectors and masks.
 
     Attributes:
-        episodes: For a removed module, the running episodes in which it keeps acting.
+        episodes: For a removed module, the running episodes in which it continues to act.
     """
 
     module_id: str
@@ -50,22 +50,22 @@ class Actor:
         return serves(self.connectors.spaces, spaces, bounds=self.env_actions.uses_bounds)
 
     def rest(self) -> None:
-        """Free the memory that is held for agents, as there are none."""
+        """Free the per-agent memory, as there are no agents."""
         self.inference.rest()
         self.env_actions.forget()
 
 
 class Policies:
-    """All policies of a runner, by module index.
+    """All policies of a runner, by index.
 
     Args:
         log: Log of the episodes, whose store is made for these policies.
         policies: Policies in the order of their indices.
 
     Attributes:
-        by_index: Policies by index; None where one was removed.
+        by_index: Policies by index; None for removed ones.
         env_actions: Actions for the envs, by module index.
-        may_differ: True if other code has run since `renew()`, which may have changed modules.
+        may_differ: True if other code has run since `renew()`, and may have changed modules.
     """
 
     def __init__(self, log: EpisodeLog, policies: list[Actor]):
@@ -79,7 +79,7 @@ class Policies:
         self._leaving: list[int] = []
         self._is_sampling = False
         self.may_differ = False
-        self._training: list[torch.nn.Module] = []  # modules or their parts that are in evaluation mode for now
+        self._training: list[torch.nn.Module] = []  # modules or their parts that are temporarily in evaluation mode
 
     # Assigning agents to modules.
 
@@ -91,16 +91,16 @@ class Policies:
         map_all(self._store.table.records, env_indices, mapping_fn, only_module)
 
     def is_outdated(self, env_index: int, mapping_fn: MappingFn | None) -> bool:
-        """Return True if the env's episode would have other policies if it began now, under this mapping function."""
+        """Return True if the episode of the env would use different policies when started now with this mapping."""
         record = self._store.table.record(env_index)
         return record.policy_mapping_fn != mapping_fn or any(record in self.at(i).episodes for i in self._leaving)
 
     def module_for(self, agent_id: Hashable, env_index: int) -> int:
-        """Return the index of an agent's module; called once per agent and episode.
+        """Return the module index of an agent; called once per agent and episode.
 
         Raises:
-            UnknownModuleError: If the mapping function returned no module's id.
-            ConfigError: If the module was made for other spaces than the agent's.
+            UnknownModuleError: If the mapping function returned an unknown module id.
+            ConfigError: If the module was made for spaces that differ from the agent spaces.
         """
         index = self._mapped_to(agent_id, env_index)
         if (index, env_index, agent_id) not in self._fitting:
@@ -131,7 +131,7 @@ class Policies:
             self._fitting.add((index, env_index, agent_id))
 
     def indices(self) -> dict[str, int]:
-        """Return module indices by id, without removed modules."""
+        """Return module id -> module index, without removed modules."""
         return dict(self._index_of)
 
     def backend(self, module_id: str) -> str:
@@ -149,9 +149,9 @@ class Policies:
     # Launching.
 
     def launch(self, graphs: TickGraphs, explore: bool, seconds: dict[str, float]) -> None:
-        """Start the forward passes of all captured modules that act next on the device, without waiting for results.
+        """Start the forward passes of all captured modules acting next on the device, without waiting for results.
 
-        Each module's `inference.act()` waits for its own.
+        `inference.act()` of each module waits for its results.
         """
         begun = perf_counter()
         store, calls = self._store, list[GraphCall]()
@@ -178,7 +178,7 @@ class Policies:
         self._store.put_module(index, policy.module_id, policy.connectors.recorded_layout, policy.connectors)
 
     def remove(self, module_id: str) -> None:
-        """Remove a module: it gets no new episodes, and stays until its running ones have ended."""
+        """Remove a module: it gets no new episodes, and remains until its running ones have finished."""
         index = self._index_of.pop(module_id)
         self.at(index).episodes = self._running()
         self._leaving.append(index)
@@ -186,7 +186,7 @@ class Policies:
             self.tidy()
 
     def tidy(self) -> None:
-        """Free the memory of idle modules, and removed modules that are no longer needed. Called between calls."""
+        """Free the memory of idle modules, and remove modules no longer needed. Called between calls."""
         running = self._running() if self._leaving else set()
         for index in list(self._leaving):
             if self.at(index).episodes.isdisjoint(running):
@@ -205,7 +205,7 @@ class Policies:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Switch dropout and the like off in modules that act, and restore their modes at the end."""
+        """Disable dropout and the like in acting modules, and restore their modes at the end."""
         self._is_sampling = True
         try:
             for index in self._store.active:
@@ -215,14 +215,14 @@ class Policies:
             self.end_evaluation()
 
     def end_evaluation(self) -> None:
-        """Restore the modes that modules had before `sampling()`; a second call completes an interrupted one."""
+        """Restore the modes of the modules before `sampling()`; a second call completes an interrupted one."""
         self._is_sampling = False
         for part in self._training:
             part.training = True
         self._training.clear()
 
     def leave_modes(self) -> None:
-        """Restore torch's modes after an error. These policies can't act again."""
+        """Restore the torch modes after an error. These policies cannot act again."""
         for policy in self.by_index:
             if policy is not None:
                 policy.inference.leave_modes()

@@ -1,4 +1,4 @@
-"""Inference for one module: from rows of observations to actions and outputs, by torch or compiled code."""
+"""Inference for a single module: from rows of observations to actions and outputs, in torch or compiled code."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ from fastmarl.core.store.block import Block, Key, leaves_of, name_of, nested_out
 from fastmarl.core.store.lanes import LaneTable
 
 OBS = Columns.OBS
-# Input of forward(); leaves of observations for native inference; or a forward pass that was launched before.
+# Input of forward(), leaves of observations for native inference, or a forward pass that was launched before.
 Batch = dict[str, Any] | list[np.ndarray] | Launch
 
 
@@ -43,9 +43,9 @@ class ModuleInference:
     Args:
         module_id, module: The module, on `transfer.device`.
         transfer: Copies between arrays and tensors.
-        generator, rng: Random generators of exploration, of torch on the same device, and of NumPy.
+        generator, rng: Random generators for exploration, of torch on the same device and of NumPy.
         table: Lanes, for modules with recurrent state.
-        connectors: Make the module's batches of recorded rows.
+        connectors: Make the module batches from recorded rows.
         options: Options for running it.
 
     Attributes:
@@ -69,10 +69,10 @@ class ModuleInference:
         self.launched: Launch | None = None
         self._transfer = transfer
         self._generator = generator
-        # Pairs are for inference and for exploration.
+        # Pairs are (inference, exploration).
         self._dists = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
         self._checks = OutputChecks(module_id, module.action_space, self._dists, table)
-        self._chooses = [False, False]  # True if the module's outputs have actions
+        self._chooses = [False, False]  # True if the module outputs include actions
         on_cpu = transfer.device.type == "cpu" and options.graphs is None
         self._draws = [make_draws(kind, rng) if on_cpu else None for kind in self._dists]
         self._masks = not module.masks_actions
@@ -82,13 +82,13 @@ class ModuleInference:
         self._has_objects = object in self._dtypes
         for dtype in self._dtypes:
             if dtype != object:
-                sent_dtype(dtype)  # raises an error if torch has no such dtype
+                sent_dtype(dtype)  # raises an error if torch does not support the dtype
         self._connectors = connectors if connectors.batches else None
         self._columns: dict[Key, np.ndarray] = {}
         self._outputs = connectors if connectors.outputs else None
         self._chooses_late = bool(connectors.outputs.before_actions)
         self.rows: Rows | None = None
-        # Not inference_mode(): tensors that a module makes and keeps while it acts can be used in training.
+        # Not inference_mode(): tensors that a module creates and keeps while acting can be used in training.
         self._no_grad = torch.no_grad()
         self._had_grad: bool | None = None  # grad mode before no_grad was entered
         self._autocast = make_autocast(transfer.device, options.dtype)
@@ -119,7 +119,7 @@ class ModuleInference:
         return f"{'torch' if self._forwards is self.module else 'torch.compile'}: {reason}"
 
     def is_captured(self) -> bool:
-        """Return True if the module takes part in launches, in its current form."""
+        """Return True if the module takes part in launches in its current form."""
         return self._capture.is_current(self)
 
     def renew(self) -> None:
@@ -130,9 +130,9 @@ class ModuleInference:
             self._forwards = self.module if self._compiled.is_replaced() else self._compiled
 
     def batch(self, block: Block, first: int, end: int, *, explore: bool) -> Batch:
-        """Make the module's input for rows first .. end of its block.
+        """Make the module input for rows first .. end of its block.
 
-        Native inference reads the block's own memory; the module gets copies, which it may keep and write to.
+        Native inference reads the memory of the block directly; the module gets copies, which it may keep and write to.
         """
         if self.launched is not None:
             launched, self.launched = self.launched, None
@@ -153,7 +153,7 @@ class ModuleInference:
         return self._nest([array.copy() if array.dtype == object else next(numbers) for array in arrays])
 
     def call(self, block: Block, first: int, end: int, legal: np.ndarray | None, *, explore: bool) -> GraphCall:
-        """Prepare the module's part in a launch: observations, states, and masks that it does not apply itself."""
+        """Prepare the part of the module in a launch: observations, states, and masks not applied by the module."""
         obs, states = self._inputs(block, first, end, explore=explore)
         masks = [legal] if legal is not None and self._masks else []
         return GraphCall(self, [*obs, *states, *masks])
@@ -168,13 +168,13 @@ class ModuleInference:
         return outputs
 
     def refuse_capture(self, reason: str) -> None:
-        """Mark the module as impossible to capture, once an attempt has failed."""
+        """Mark the module as impossible to capture, after a failed attempt."""
         self._capture.refuse(self, reason)
 
     def _inputs(
         self, block: Block, first: int, end: int, *, explore: bool
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return the leaves of the rows' observations, and of their recurrent states."""
+        """Return the leaves of observations and of recurrent states for these rows."""
         if self._connectors is None:
             obs = [leaf[first:end] for leaf in block.obs]
         else:
@@ -182,7 +182,7 @@ class ModuleInference:
         return obs, [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
 
     def _nest(self, leaves: list[Any]) -> dict[str, Any]:
-        """Nest the leaves of observations, states, and columns that connectors have added, to a batch."""
+        """Nest the leaves of observations, states, and columns added by connectors to form a batch."""
         n_leaves = len(self._layout.leaves)
         if self.lane_state is None:
             batch = {OBS: leaves[0] if self._is_plain else self._layout.nest(leaves[:n_leaves])}
@@ -199,28 +199,28 @@ class ModuleInference:
     def act(
         self, batch: Batch, lanes: np.ndarray, *, explore: bool, t: int, legal: np.ndarray | None = None
     ) -> dict[Key, np.ndarray]:
-        """Run one forward pass and choose actions.
+        """Run a forward pass and choose actions.
 
         Args:
             batch: Result of `batch()`, with n rows.
             lanes: int32 [n], lanes of the rows.
-            explore: Draw actions; False: take the likeliest ones.
-            t: Env steps made so far by all runners, for modules that explore by a schedule.
+            explore: Sample actions; False: choose the most probable ones.
+            t: Env steps made by all runners until now, for exploration schedules.
             legal: bool [n, choices]; other choices get the lowest logit, unless the module applies masks itself.
 
         Returns:
             All outputs, including "actions", as arrays [n, ...], which are valid until the next call.
 
         Raises:
-            ModuleOutputError: If an output has another number of rows, or NaN or infinity; there are neither actions
-                nor logits; or the logits don't fit the action space, or leave no choice.
+            ModuleOutputError: If an output has the wrong number of rows, or NaN or infinity; if both actions and logits
+                are missing; or if the logits do not match the action space, or leave no choice.
         """
         if isinstance(batch, list) and (answered := self._native_forward(batch)) is not None:
             arrays = self._native_outputs(*answered, explore, legal)
         elif isinstance(batch, Launch):
             arrays = batch.outputs(self)
         else:
-            if isinstance(batch, list):  # the module has changed since the batch was made
+            if isinstance(batch, list):  # the module changed after the batch was made
                 batch = self._nest(self._transfer.to_device(batch))
             arrays = self._forward_torch(batch, len(lanes), explore, t, legal)
         if self._outputs is not None:
@@ -230,12 +230,13 @@ class ModuleInference:
         return arrays
 
     def likeliest(self, obs: np.ndarray) -> np.ndarray | None:
-        """Return the likeliest raw actions [n, ...] in the fastest way; None: call `act()`, which also reports errors.
+        """Return the most probable raw actions [n, ...] on a fast path; None: call `act()`, which also reports errors.
 
         The next call overwrites the result.
 
         Args:
-            obs: [n, ...] of the layout's dtype, C-contiguous: the module's whole observations. Masks are not applied.
+            obs: [n, ...] with the dtype of the layout, C-contiguous: the complete module observations. Masks are not
+                applied.
         """
         draws = self._draws[False]
         can_answer = draws is not None and self.lane_state is None and len(obs) <= self._native.max_rows
@@ -283,7 +284,7 @@ class ModuleInference:
     def _forward_torch(
         self, batch: dict[str, Any], n: int, explore: bool, t: int, legal: np.ndarray | None
     ) -> dict[Key, np.ndarray]:
-        """Return the module's outputs, and actions."""
+        """Return the outputs of the module, and actions."""
         self._had_grad = torch.is_grad_enabled()
         with self._no_grad:
             mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
@@ -299,7 +300,7 @@ class ModuleInference:
         return arrays
 
     def _forward(self, batch: dict[str, Any], explore: bool, t: int | None, mask: Any) -> dict[Key, torch.Tensor]:
-        """Return the module's outputs, masked; those of a module with memory without the time axis."""
+        """Return the outputs of the module, masked, and without the time axis for a module with memory."""
         module = self._forwards
         try:
             if self._autocast is None:
@@ -328,7 +329,7 @@ class ModuleInference:
         return tensors
 
     def _add_actions(self, arrays: dict[Key, np.ndarray], explore: bool) -> None:
-        """Choose actions by the logits and add them."""
+        """Choose actions from the logits and add them."""
         logits = arrays[LOGITS]
         draws = self._draws_for(logits.shape, explore)
         if draws is None:
@@ -348,18 +349,18 @@ class ModuleInference:
         return draws if draws is not None and len(shape) == 2 and draws.n_logits in (None, shape[1]) else None
 
     def begin_state(self, lanes: np.ndarray) -> None:
-        """Set the initial state of lanes whose first step this is, when actions don't come from the module."""
+        """Set the initial state of lanes whose first step this is, when actions do not come from the module."""
         if self.lane_state is not None:
             self.lane_state.begin(lanes)
 
     def keep_state(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray]) -> None:
-        """Keep each lane's next recurrent state, and add the current one to the outputs as "state_in"."""
+        """Store the next recurrent state of each lane, and add the current one to the outputs as "state_in"."""
         if self.lane_state is not None:
             self.lane_state.write(lanes, outputs, self.module_id)
             outputs.update(self.lane_state.columns_read(outputs))
 
     def leave_modes(self) -> None:
-        """Leave all modes of torch that were entered before an interrupt. This object can't act again."""
+        """Leave all torch modes that were entered before an interrupt. This object cannot act again."""
         if self._had_grad is not None:
             torch.set_grad_enabled(self._had_grad)
             self._had_grad = None
@@ -368,7 +369,7 @@ class ModuleInference:
         self._is_casting = False
 
     def rest(self) -> None:
-        """Free the memory that is held for lanes, all of which are idle."""
+        """Free the per-lane memory; all lanes are idle."""
         self._capture.forget(self)
         if self.lane_state is not None:
             self.lane_state.forget()
@@ -400,7 +401,7 @@ class ModuleInference:
         return self._checks.tensors_of({ACTIONS: actions, LOGP: logp})
 
     def _to_arrays(self, outputs: dict[Key, torch.Tensor], n: int) -> dict[Key, np.ndarray]:
-        """Convert the outputs to arrays, and check their numbers of rows."""
+        """Convert the outputs to arrays, and check their row counts."""
         arrays = self._transfer.to_host(outputs)
         for key, array in arrays.items():
             if not array.ndim or len(array) != n:
@@ -416,7 +417,7 @@ def _with_time(leaf: Any) -> Any:
 def make_draws(kind: type[Distribution], rng: np.random.Generator) -> ActionDraws | None:
     """Make a sampler for the distributions Categorical, MultiCategorical and DiagGaussian, without their subclasses.
 
-    It draws by the same probabilities as torch, from another stream of random numbers. None: `kind` must draw itself.
+    It uses the same probabilities as torch, with a separate random stream. None: `kind` must sample itself.
     """
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)

@@ -15,15 +15,15 @@ from fastmarl.core.store.lanes import LaneTable
 
 
 class ActionMasks:
-    """Action masks of one module's agents.
+    """Action masks for the agents of a module.
 
     The mask in the recorded observations takes precedence. If they have none, as connectors may have dropped it, the
-    mask of the env's observation is used, or else that of an info.
+    mask in the env observation is used, or else the mask in an info.
 
     Args:
         connectors: Connectors of the module.
         action_space: Action space of its agents.
-        table: Lanes, for infos and for naming agents in errors.
+        table: Lanes, for infos and for agent names in errors.
 
     Attributes:
         key: Key of the mask in observations; None: masks may only come in infos.
@@ -31,7 +31,7 @@ class ActionMasks:
             column.
 
     Raises:
-        ConfigError: If the size of the observation's mask does not fit the action space.
+        ConfigError: If the size of the mask in observations does not match the action space.
     """
 
     def __init__(self, connectors: ModuleConnectors, action_space: gym.Space, table: LaneTable):
@@ -56,7 +56,7 @@ class ActionMasks:
             bool [end - first, choices], which the next call overwrites; None: all actions are legal.
 
         Raises:
-            ActionMaskError: If an agent has no legal action, or its info's mask has a wrong size.
+            ActionMaskError: If an agent has no legal action, or the mask in its info has the wrong size.
         """
         if self._found:
             (legal,), self._found = self._found, ()
@@ -78,7 +78,7 @@ class ActionMasks:
         return legal
 
     def find(self, block: Block, first: int, end: int) -> np.ndarray | None:
-        """Return the result of `legal()`, and keep it for the next `legal()`, which must be for the same rows."""
+        """Return the result of `legal()`, and store it for the next `legal()`, which must be for the same rows."""
         legal = self.legal(block, first, end)
         self._found = (legal,)
         return legal
@@ -91,7 +91,7 @@ class ActionMasks:
         )
 
     def _in_infos(self, block: Block, first: int, end: int) -> dict[int, Any]:
-        """Return the masks of infos that came with the rows' observations, by row."""
+        """Return row -> mask, from the infos that came with the observations."""
         found: dict[int, Any] = {}
         for env in with_new_infos(self._table.records, self._table.envs):
             for env_t, lane, info in reversed(env.infos):

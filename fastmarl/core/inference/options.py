@@ -17,10 +17,10 @@ class InferenceOptions:
 
     Args:
         native: True if compiled code may replace torch, see native.py.
-        dtype: "float32", or "bfloat16" for the operations that torch's autocast computes in that.
+        dtype: "float32", or "bfloat16" for the operations that torch.autocast computes in bfloat16.
         compile: Arguments of `torch.compile`; None: modules are not compiled.
         threads: Threads for compiled forward passes of many rows.
-        graphs: Launches modules that can be captured; None: each module is called by itself.
+        graphs: Launches capturable modules; None: each module is called separately.
     """
 
     native: bool = True
@@ -31,7 +31,7 @@ class InferenceOptions:
 
 
 def why_never_captured(connectors: ModuleConnectors, has_objects: bool, options: InferenceOptions) -> str:
-    """Return the reason why a module can't be captured in CUDA graphs; "" if it may be."""
+    """Return the reason why a module cannot be captured in CUDA graphs, or ""."""
     if has_objects:
         return "some of its observations are not arrays"
     if connectors.adds_columns or connectors.outputs:
@@ -42,7 +42,7 @@ def why_never_captured(connectors: ModuleConnectors, has_objects: bool, options:
 
 
 def make_autocast(device: torch.device, dtype: str) -> torch.autocast | None:
-    """Return a context in which torch computes in another dtype; None for float32."""
+    """Return a context in which torch computes in a different dtype; None for float32."""
     if dtype == "float32":
         return None
     # Without a cache, so that a captured forward pass converts the current weights at each replay.

@@ -1,4 +1,4 @@
-"""Rows of agents as plain data, for a module's next outputs and for the next chunks of episodes."""
+"""Rows of agents as plain data, for the next module outputs and the next chunks of episodes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,10 +30,10 @@ def rows_state(
 
     Args:
         policy: Policy of the module.
-        block: The module's rows.
-        n_acted: Number of rows that have been acted upon.
-        lanes: int32, lanes by the agents' numbers.
-        numbers: Agents' numbers by lane; -1 for agents that are left out.
+        block: The rows of the module.
+        n_acted: Number of rows already acted upon.
+        lanes: int32, agent number -> lane.
+        numbers: Lane -> agent number; -1 for omitted agents.
         rows: int64, ascending: rows of these agents to return; None: all.
     """
     recurrent = policy.inference.lane_state
@@ -42,7 +42,7 @@ def rows_state(
         rows = np.flatnonzero(number_R >= 0)
     acted = rows[rows < n_acted]
     used = lanes[np.unique(number_R[rows])]
-    if recurrent is not None:  # agents that have acted on their first observation keep their memory while they wait
+    if recurrent is not None:  # agents waiting after their first action keep their memory
         recurrent.begin(lanes[np.unique(number_R[rows[rows >= n_acted]])])
     return {
         "agent": number_R[rows].astype(np.int64),
@@ -59,21 +59,21 @@ def rows_state(
 
 
 class ModuleRowsState:
-    """A result of `rows_state()`, checked as a whole.
+    """A result of `rows_state()`, checked completely.
 
     Args:
         policy: Policy of the module that is to continue.
         state: Result of `rows_state()`.
-        n_agents: Number of agents; agents' numbers are below it.
+        n_agents: Number of agents; agent numbers are below it.
 
     Attributes:
-        agents: int64, ascending numbers of the agents that have rows.
+        agents: int64, ascending numbers of agents with rows.
         last_rows: Last row of each of these agents.
-        n_acted: Number of rows that have been acted upon.
-        outputs: The module's outputs for these rows, by key.
+        n_acted: Number of rows already acted upon.
+        outputs: Key -> outputs of the module for these rows.
 
     Raises:
-        ConfigError: If the state is damaged, or does not fit the module.
+        ConfigError: If the state is damaged, or does not match the module.
     """
 
     def __init__(self, policy: Actor, state: Any, n_agents: int):
@@ -105,9 +105,9 @@ class ModuleRowsState:
         """Append the rows to a block of the module.
 
         Args:
-            block: The module's block.
+            block: The block of the module.
             table: The lanes.
-            lanes: int32, lanes by the agents' numbers.
+            lanes: int32, agent number -> lane.
         """
         agent_R = self._columns["agent"]
         n, first = len(agent_R), block.rows.n
@@ -182,7 +182,7 @@ def _checked_list(what: str, values: Any, n: int | None = None) -> list[Any]:
 
 
 def _plain_key(key: Key) -> Any:
-    """Convert an output's key to plain types, as states can be saved with `int` as the only type of integers."""
+    """Convert the key of an output to plain types, as states can be saved with `int` as the only type of integers."""
     if isinstance(key, str):
         return key
     return [["own", entry.value] if isinstance(entry, Recorded) else [isinstance(entry, Index), entry] for entry in key]

@@ -1,6 +1,6 @@
 """Compiled functions on arrays. Importing one defers interrupts (SIGINT) while numba compiles or loads functions.
 
-LLVM calls back into Python meanwhile. An interrupt raised in such a callback is printed and lost, or gives LLVM an
+Meanwhile, LLVM calls back into Python. An interrupt raised in such a callback is printed and lost, or gives LLVM an
 error that ends the process.
 """
 
@@ -17,11 +17,11 @@ class Deferral(event.Listener):
 
     def __init__(self) -> None:
         self._depth = 0  # functions that are being compiled, each called by the one before
-        self._handler: Any = None  # of the program
+        self._handler: Any = None  # handler of the program
         self._arrived: list[tuple[int, FrameType | None]] = []
 
     def on_start(self, event: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():  # where no handler ever runs
+        if threading.current_thread() is not threading.main_thread():  # no handler ever runs there
             return
         if self._depth == 0:
             handler = signal.getsignal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Returns and step counts from the rows of one call, and means over calls; each kernel has a NumPy reference."""
+"""Returns and step counts from the rows of a call, and means over calls; each kernel has a NumPy reference."""
 
 import math
 
@@ -21,16 +21,17 @@ def accumulate_numpy(
 
 @njit(cache=True, nogil=True)
 def accumulate(reward_R, lane_R, lookback_R, first_action, end_action, row_L, final_L, return_L, steps_L, actions_L):
-    """Add the rows of one module's block to its lanes, in place.
+    """Add the rows in a module block to its lanes, in place.
 
     Args:
         reward_R: float64 [n], reward for the action taken at each row.
         lane_R: int32 [n].
         lookback_R: bool [<= n], of the first rows: True if counted in an earlier call.
-        first_action, end_action: Range of rows that acted in this call.
-        row_L, final_L: int64, last row of each lane, whose step is completed only if the lane has ended (final_L >= 0).
-        return_L: float64, sum of completed steps' rewards, in order of the rows.
-        steps_L, actions_L: int64, numbers of completed steps and of actions in this call.
+        first_action, end_action: Range of rows whose agents acted in this call.
+        row_L, final_L: int64, last row of each lane, whose step is complete only if the lane is finished (final_L >=
+            0).
+        return_L: float64, sum of the rewards of completed steps, in order of the rows.
+        steps_L, actions_L: int64, number of completed steps and of actions in this call.
     """
     for row in range(len(reward_R)):
         lane = lane_R[row]
@@ -45,12 +46,12 @@ def accumulate(reward_R, lane_R, lookback_R, first_action, end_action, row_L, fi
 def sum_spans_numpy(values, begin_S, end_S, sum_S):
     """NumPy reference for sum_spans()."""
     for span, (begin, end) in enumerate(zip(begin_S, end_S, strict=True)):
-        sum_S[span] = sum(values[begin:end])  # left to right; Python's own floats are summed more exactly from 3.12 on
+        sum_S[span] = sum(values[begin:end])  # left to right; sum() of Python floats is more exact from 3.12 on
 
 
 @njit(cache=True, nogil=True)
 def sum_spans(values, begin_S, end_S, sum_S):
-    """Sum each values[begin:end] from left to right, as Python's sum() adds NumPy's numbers.
+    """Sum each values[begin:end] from left to right, like sum() of NumPy numbers.
 
     Args:
         values: float64 [n].

@@ -1,4 +1,4 @@
-"""Scaling and clipping of raw actions to the bounds of a Box, bit-identical to NumPy's."""
+"""Scaling and clipping of raw actions to the bounds of a Box, bit-identical to NumPy."""
 
 import numpy as np
 from numba import njit
@@ -17,12 +17,12 @@ def scale_actions_far(raw_NK, low_K, high_K, out_NK):
 
 @njit(cache=True, nogil=True)
 def scale_actions(raw_NK, low_K, high_K, out_NK):
-    """Map -1 .. 1 to low .. high, and clip values beyond.
+    """Map [-1, 1] to [low, high], and clip values beyond.
 
     Args:
         raw_NK: float32 or float64 [n, k].
         low_K, high_K: [k], finite bounds, both float32 or both float64.
-        out_NK: [n, k] of the bounds' dtype, out. NaN stays NaN.
+        out_NK: [n, k] with the dtype of the bounds, out. NaN remains NaN.
     """
     one = raw_NK.dtype.type(1)
     two = raw_NK.dtype.type(2) * low_K.dtype.type(1)  # of the common dtype of both, so that nothing is widened
@@ -43,12 +43,12 @@ def clip_actions_numpy(raw_NK, low_K, high_K, out_NK):
 
 @njit(cache=True, nogil=True)
 def clip_actions(raw_NK, low_K, high_K, out_NK):
-    """Clip values to low .. high.
+    """Clip values to [low, high].
 
     Args:
         raw_NK: float32 or float64 [n, k].
         low_K, high_K: [k], bounds, which may be infinite, both float32 or both float64.
-        out_NK: [n, k] of the bounds' dtype, out. NaN stays NaN.
+        out_NK: [n, k] with the dtype of the bounds, out. NaN remains NaN.
     """
     for i in range(raw_NK.shape[0]):
         for k in range(raw_NK.shape[1]):

@@ -1,6 +1,6 @@
-"""Writing one step of a batch of envs to the lanes of its agents.
+"""Writing a step of a batch of envs to the lanes of its agents.
 
-Axes in names: P a position in a group's arrays, env * (number of agents) + agent; E env, L lane, R row.
+Axes in names: P position in the group arrays, env * (number of agents) + agent; E env, L lane, R row.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def count_step(terminated_E, truncated_E, env_t_E, all_done_E, over):
     """Count a step of each env.
 
     Args:
-        terminated_E, truncated_E: bool, flags of whole episodes.
+        terminated_E, truncated_E: bool, flags of entire episodes.
         env_t_E: int32, incremented.
         all_done_E: uint8, out: the flags as bits, 1 and 2.
         over: int64 [E], out: envs whose episodes are over, ascending.
@@ -104,21 +104,21 @@ def settle_step(
     module, lane_P, reward_P, terminated_P, truncated_P, present_P, all_done_E, module_L, row_L, done_L, final_L,
     reward_R, first_final, kept, ended,
 ):  # fmt: skip
-    """Add rewards and flags to the lanes of one module in one group, and find the lanes that go on or end.
+    """Add rewards and flags to the lanes of a module in a group, and find the lanes that continue or end.
 
     Args:
         module: Index of the module.
         lane_P: int32, -1 without a lane.
         reward_P, terminated_P, truncated_P, present_P: float64 and bools, of this step.
-        all_done_E: uint8, 1 terminated, 2 truncated: flags of whole episodes, for lanes without a flag of their own.
+        all_done_E: uint8, 1 terminated, 2 truncated: flags of entire episodes, for lanes without an individual flag.
         module_L, row_L, done_L, final_L: Arrays of the lane table; the last two are written.
-        reward_R: float64, of the module's block; rewards are added to the lanes' last rows, if they have one.
+        reward_R: float64, of the module block; rewards are added to the last row of each lane, if any.
         first_final: Index of the first free final observation.
         kept, ended: int64 [P], out: positions of lanes that act next, and of lanes that end.
 
     Returns:
-        (number kept, number ended, position of a reward that is not finite or NO_POSITION). If there is such a reward,
-        those before it were added.
+        (number kept, number ended, position of a non-finite reward or NO_POSITION). If there is such a reward, only the
+        ones before it were added.
     """
     agents = len(lane_P) // max(1, len(all_done_E))
     n_kept = n_ended = 0
@@ -169,10 +169,10 @@ def append_rows(
 
     Args:
         positions, n: int64 [>= n], each once, and their number.
-        lane_P, agents: int32, and the number of agents of the group.
+        lane_P, agents: int32, and the number of agents in the group.
         env_t_E: int32, env step to record.
         first: int, row of the first position.
-        lane_R, prev_R, env_t_R, reward_R: Columns of the module's block, written.
+        lane_R, prev_R, env_t_R, reward_R: Columns of the module block, written.
         row_L, count_L: Arrays of the lane table, written.
     """
     for i in range(n):
@@ -205,7 +205,7 @@ def end_lanes(ended, n, agents, present_P, lane_P, row_L, n_rows, first, prev_F,
         present_P: bool, True if there is a current observation.
         lane_P: int32, set to -1 at these positions.
         row_L: int64, last row of each lane.
-        prev_F, at_F: int64, out: the lane's last row; n_rows, or -1 without a current observation.
+        prev_F, at_F: int64, out: the last row of the lane; n_rows, or -1 without a current observation.
         lanes, envs: int32 and int64 [>= n], out: the lanes, and their envs.
     """
     for i in range(n):

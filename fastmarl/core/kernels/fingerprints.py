@@ -1,6 +1,6 @@
 """Fingerprints of rows, and sorting of rows by lane, for a record of actions.
 
-Axes in names: R row, N one of n rows, W word, T entry (a lane's rows of one call).
+Axes in names: R row, N one of n rows, W word, T entry (rows of a lane in a call).
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def word_keys(n: int) -> np.ndarray:
-    """Make the keys of words, uint64 [n]: odd, so that every change of one word shows; equal in all versions."""
+    """Make the keys of words, uint64 [n]: odd, so that every change of a word shows; equal in all versions."""
     with np.errstate(over="ignore"):
         z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -119,10 +119,10 @@ def group_by_entry(entry_N, env_t_N, count_T, first_T, order_N, step_N):
         count_T: int64, out: number of rows of each entry.
         first_T: int32, written at entries with rows: env step of the first.
         order_N: int64 [n], out: row numbers.
-        step_N: int32 [n], out: env steps since the entry's previous row; 1 for its first.
+        step_N: int32 [n], out: env steps since the previous row of the entry; 1 for its first.
 
     Returns:
-        (k, most): the number of rows that have an entry, and the greatest of their steps, at least 1.
+        (k, most): the number of rows with an entry, and the maximum of their steps, at least 1.
     """
     n, n_entries = len(entry_N), len(count_T)
     count_T[:] = 0

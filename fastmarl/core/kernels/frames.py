@@ -5,7 +5,7 @@ from numba import njit
 
 
 def as_compiled(array: np.ndarray) -> np.ndarray:
-    """Return an array to copy: as it is, or as unsigned integers if numba lacks its dtype (float16, longdouble)."""
+    """Return an array to copy: unchanged, or as unsigned integers for float16 and longdouble, unknown to numba."""
     if array.dtype.kind != "f" or array.dtype.itemsize in (4, 8):
         return array
     return array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint64)
@@ -24,7 +24,7 @@ def former_rows_numpy(last_N, prev_R, out_NF):
 
 @njit(cache=True, nogil=True)
 def former_rows(last_N, prev_R, out_NF):
-    """Follow the chain of rows that ends with each of `last_N`.
+    """Follow the chain of rows ending with each of `last_N`.
 
     Args:
         last_N: int64 [n]; -1: no row.
@@ -51,7 +51,7 @@ def gather_frames(values_RPC, rows_NF, out_NPFC):
 
     Args:
         values_RPC: [rows, p, c], any dtype: frames of p points with c channels.
-        rows_NF: int64 [n, f], rows of each stack's frames; -1: a frame of zeros.
+        rows_NF: int64 [n, f], rows of the frames in each stack; -1: a frame of zeros.
         out_NPFC: [n, p, f, c], any dtype, out; values are converted to it.
     """
     for i in range(len(rows_NF)):
@@ -73,7 +73,7 @@ def one_hot_frames_numpy(values_RK, rows_NF, choices_K, out_NFC):
 
 @njit(cache=True, nogil=True)
 def one_hot_frames(values_RK, rows_NF, choices_K, out_NFC):
-    """Write integers as one-hot vectors, those of a row side by side.
+    """Write integers as one-hot vectors; the vectors of a row are concatenated.
 
     Args:
         values_RK: [rows, k], integers; one out of its range becomes a vector of zeros.

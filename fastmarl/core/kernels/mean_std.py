@@ -1,7 +1,7 @@
-"""Running means and deviations of RLlib's MeanStdFilter, in its arithmetic.
+"""Running means and deviations, with the arithmetic of RLlib MeanStdFilter.
 
 Welford (1962), "Note on a method for calculating corrected sums of squares and products": one observation after the
-other, so that results are bit-identical to RLlib's. fastmarl's own statistics are merged in batches, see moments.py.
+other, so that results are bit-identical to RLlib. The statistics of fastmarl are merged in batches, see moments.py.
 """
 
 import numpy as np
@@ -37,19 +37,19 @@ def push_rows_numpy(values_NK, chosen, n_pushes, mean_K, delta_K, squares_K, del
 
 @njit(cache=True, nogil=True)
 def push_rows(values_NK, chosen, n_pushes, mean_K, delta_K, squares_K, delta_squares_K, out_NK, scaling):
-    """Add rows to statistics one by one, and write each row scaled by the statistics so far.
+    """Add rows to statistics one by one, and write each row scaled by the statistics up to that row.
 
     Args:
         values_NK: float [n, k].
         chosen: int64, rows to use, in order.
         n_pushes: Number of rows added before.
-        mean_K, delta_K: float64 [k], the mean, overall and since the last merge with other runners' statistics.
+        mean_K, delta_K: float64 [k], the mean, overall and since the last merge with statistics of other runners.
         squares_K, delta_squares_K: float64 [k], sums of squared differences from the mean, likewise.
-        out_NK: [n, k] of the values' dtype, out, or [0, k] to write nothing.
+        out_NK: [n, k] with the dtype of the values, out, or [0, k] to write nothing.
         scaling: (add rows, subtract the mean, divide by the deviation, bound of outputs or 0); three bools, one float.
 
     Returns:
-        The number of rows added so far.
+        The number of rows added until now.
     """
     updates, demean, scale, bound = scaling
     for row in chosen:

@@ -1,4 +1,4 @@
-"""Running count, mean and sum of squared deviations (M2), by column.
+"""Running count, mean and sum of squared deviations (M2) per column.
 
 Chan, Golub, LeVeque (1983), "Algorithms for computing the sample variance": batches are merged pairwise, so that
 statistics of several runners can be merged in the same way.

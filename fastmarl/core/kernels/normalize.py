@@ -35,13 +35,13 @@ def count_and_normalize(values_NK, count, mean_K, m2_K, counts, demean, destd, c
         values_NK: [n, k] of any real dtype.
         count: int, rows seen before; with 0 and not `counts` the standard deviation is taken to be 1.
         mean_K, m2_K: float64 [k], mean and sum of squared deviations of these rows; changed in place if `counts`.
-        counts: True to add the rows; otherwise the moments stay.
+        counts: True to add the rows; otherwise the moments remain unchanged.
         demean, destd: True to subtract the mean, and to divide by the standard deviation.
-        clip: float64; results are clipped to -clip .. clip.
+        clip: float64; results are clipped to [-clip, clip].
         out_NK: float32 [n, k], out.
 
     Returns:
-        -1, or the first row with a number that is not finite: it and later rows were not added or written.
+        -1, or the first row with a non-finite number: it and later rows were not added or written.
     """
     seen = count
     for i in range(len(values_NK)):

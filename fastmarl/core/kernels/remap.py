@@ -1,4 +1,4 @@
-"""Mapping of module outputs and states between a batch's rows and lanes."""
+"""Mapping of module outputs and states between rows of a batch and lanes."""
 
 from numba import njit
 
@@ -15,7 +15,7 @@ def rows_to_lanes(values_NK, lanes_N, values_LK):
     Args:
         values_NK: [n, k], any dtype, C-contiguous.
         lanes_N: int32 [n], each lane at most once.
-        values_LK: [n_lanes, k], same dtype, out; other lanes stay as they are.
+        values_LK: [n_lanes, k], same dtype, out; other lanes are unchanged.
     """
     for i in range(len(lanes_N)):
         lane = lanes_N[i]

@@ -71,7 +71,7 @@ def vtrace_numpy(
 def vtrace(
     reward_N, value_N, last_value_S, length_S, ratio_N, gamma, lambda_, clip_rho, clip_pg_rho, target_N, advantage_N
 ):
-    """Compute V-trace's value targets and advantages, in float64.
+    """Compute V-trace value targets and advantages, in float64.
 
     Args:
         reward_N, value_N, last_value_S, length_S, gamma: See gae().
@@ -113,7 +113,7 @@ def n_step_returns(reward_N, value_N, last_value_S, length_S, n_step, gamma, ret
 
     Args:
         reward_N, value_N, last_value_S, length_S, gamma: See gae().
-        n_step: int, 1 or more: number of rewards that count, fewer at a trajectory's end.
+        n_step: int, 1 or more: number of rewards that count, fewer at the end of a trajectory.
         return_N: float [n], out.
     """
     begin = 0

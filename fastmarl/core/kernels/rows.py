@@ -1,7 +1,7 @@
 """Copies of rows as bytes, by compiled functions that serve any dtype and shape.
 
-Axes in names: P a position in a group's arrays, env * (number of agents) + agent; L lane, R row, F final observation,
-B byte.
+Axes in names: P position in the group arrays, env * (number of agents) + agent; L lane, R row, F final observation, B
+byte.
 """
 
 import math
@@ -45,15 +45,15 @@ def take_finals_numpy(source_PB, row_RB, ended, n, present_P, prev_F, first, out
 
 @njit(cache=True, nogil=True)
 def take_finals(source_PB, row_RB, ended, n, present_P, prev_F, first, out_FB):
-    """Copy last observations of lanes that end: the current one, or else the previous one again.
+    """Copy last observations of ending lanes: the current one, or else the previous one again.
 
     Args:
         source_PB: uint8 [P, B], current observations.
-        row_RB: uint8 [R, B], the block's rows.
+        row_RB: uint8 [R, B], rows of the block.
         ended: int64 [>= n], positions of the lanes.
         n, first: ints; finals first .. first + n are written.
         present_P: bool, True if there is a current observation.
-        prev_F: int64, the lane's last row, by final.
+        prev_F: int64, the last row of the lane, by final.
         out_FB: uint8 [F, B], out.
     """
     for i in range(n):

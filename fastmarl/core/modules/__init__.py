@@ -1,1 +1,1 @@
-"""PyTorch modules under RLlib's names, and default networks."""
+"""PyTorch modules named as in RLlib, and default networks."""

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 import gymnasium as gym
@@ -20,7 +20,7 @@ from fastmarl.core.spaces.layout import serves
 
 @public("fastmarl.modules")
 class RLModule(torch.nn.Module):
-    """Base of modules; implement `setup()` and `_forward()`, or single phases with `_forward_exploration()` and others.
+    """Base class of modules; implement `setup()` and `_forward()`, or phases such as `_forward_exploration()`.
 
     A batch is a dict with "obs": tensors [B, ...] nested like the observation space, which the module may keep or
     change. The output is a dict with "action_dist_inputs" [B, k] (the logits of the action distribution) or "actions",
@@ -31,12 +31,15 @@ class RLModule(torch.nn.Module):
     step T.
 
     Args:
-        observation_space: Observation space of the module's agents.
-        action_space: Action space of the module's agents.
-        inference_only: True if the module will only act, so that it may omit what only training needs.
+        observation_space: Observation space of the agents.
+        action_space: Action space of the agents.
+        inference_only: True if the module will only act, so that parts used only in training may be omitted.
         model_config: Options that the module understands.
         kwargs: Further arguments for `setup()`, available as `self.kwargs`.
     """
+
+    training_attributes: ClassVar[tuple[str, ...]] = ()
+    """Attributes that only training needs, which a module made with `inference_only` omits."""
 
     masks_actions = False
     """True if the outputs already have action masks applied.
@@ -47,9 +50,9 @@ class RLModule(torch.nn.Module):
     capturable = False
     """True if the forward methods for acting can be captured as a CUDA graph and replayed.
 
-    They must perform the same operations in every call, whatever the values, without waiting for the GPU; read nothing
-    that changes but their batch, parameters and buffers; and not write to their batch. `t` is None for them. A class
-    that overrides one of them must set this again.
+    They must perform the same operations in every call, regardless of the values, without waiting for the GPU; read
+    nothing that changes except their batch, parameters and buffers; and not write to their batch. `t` is None for them.
+    A class that overrides one of them must set this again.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class RLModule(torch.nn.Module):
         self.setup()
 
     def setup(self) -> None:
-        """Create the layers; the constructor's arguments are already attributes.
+        """Create the layers; the constructor arguments are already attributes.
 
         May set `self.action_dist_cls`; otherwise the action space determines it.
         """
@@ -89,7 +92,7 @@ class RLModule(torch.nn.Module):
         return self._forward(batch)
 
     def forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Return the outputs for `batch` without reference to a phase."""
+        """Return the outputs for `batch` independent of any phase."""
         return self._forward(batch, **kwargs)
 
     def forward_exploration(self, batch: dict[str, Any], t: int | None = None, **kwargs: Any) -> dict[str, Any]:
@@ -97,24 +100,24 @@ class RLModule(torch.nn.Module):
 
         Args:
             batch: Inputs of the module, see the class.
-            t: Number of env steps that the runner has made in its life, times `num_env_runners`; for schedules.
+            t: Lifetime env steps of the runner, multiplied by `num_env_runners`; for schedules.
         """
         return self._forward_exploration(batch, t=t, **kwargs)
 
     def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Return the outputs for `batch` for acting without exploration."""
+        """Return the outputs for `batch` when acting without exploration."""
         return self._forward_inference(batch, **kwargs)
 
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Return the outputs that the loss needs.
 
-        Logits are masked as when the actions were drawn: by the batch's column "action_mask" or, without one, by the
-        mask in its observations.
+        Logits are masked as when the actions were sampled: by the batch column "action_mask" or, without one, by the
+        mask in the observations.
         """
         return masked_outputs(self, batch, self._forward_train(batch, **kwargs))
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return the recurrent state before the first step: nested arrays or tensors without batch axis; {} if none."""
+        """Return the recurrent state before the first step: nested arrays or tensors without a batch axis, or {}."""
         return {}
 
     def is_stateful(self) -> bool:
@@ -126,7 +129,7 @@ class RLModule(torch.nn.Module):
         """Return the distribution of "action_dist_inputs" in exploration.
 
         Raises:
-            ConfigError: If there is none for the action space.
+            ConfigError: If the action space has no distribution.
         """
         if self.action_dist_cls is not None:
             return self.action_dist_cls
@@ -146,7 +149,7 @@ class RLModule(torch.nn.Module):
     def get_state(self) -> dict[str, Any]:
         """Return copies of all weights and buffers, named as in `state_dict()`; bfloat16 is converted to float32.
 
-        The results of layers' `get_extra_state()` are included unchanged; checkpoints can hold them if they consist of
+        Results of `get_extra_state()` of layers are included unchanged; checkpoints can store them if they consist of
         types that checkpoints support.
         """
         return {
@@ -155,10 +158,10 @@ class RLModule(torch.nn.Module):
         }
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise ConfigError if `set_state()` can't take `state`, without changing anything.
+        """Raise ConfigError if `set_state()` cannot accept `state`, without changing anything.
 
-        Runners check all parts of a state before they set any. A class with its own `set_state()` should override this,
-        too, since nothing is checked for it here.
+        Runners check all parts of a state before they set any. A class that overrides `set_state()` should also
+        override this, since nothing is checked for it here.
         """
         if type(self).set_state is RLModule.set_state:
             self._read(state)
@@ -166,11 +169,12 @@ class RLModule(torch.nn.Module):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore `state`, a result of `get_state()`.
 
-        A module made with `inference_only` ignores the weights of attributes that it lacks, such as a value head.
+        A module made with `inference_only` ignores weights that only training needs: the value network of a
+        `DefaultRLModule`, and attributes returned by `get_non_inference_attributes()`.
 
         Raises:
             ConfigError: If names, shapes or kinds of numbers belong to a different network. Nothing changes then, nor
-                if a layer's own `set_extra_state()` raises an error, which is passed on.
+                if `set_extra_state()` of a layer raises an error, which is propagated.
         """
         given = self._read(state)
         before = self.get_state() if any(map(_is_extra, given)) else None
@@ -189,7 +193,9 @@ class RLModule(torch.nn.Module):
         if unneeded and unneeded.isdisjoint(state):
             state = {**{name: own[name] for name in unneeded}, **state}
         if getattr(net, "inference_only", False):
-            state = {name: value for name, value in state.items() if _has_part(net, name)}
+            omitted = {*self.training_attributes, *getattr(net, "get_non_inference_attributes", list)()}
+            state = {name: value for name, value in state.items()
+                     if name in own or str(name).partition(".")[0] not in omitted}  # fmt: skip
         given = {
             name: _as_own(own.get(name), value) if _is_extra(name) else _to_tensor(name, value)
             for name, value in state.items()
@@ -210,7 +216,7 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 def copied(module: Module) -> Module:
     """Return a deep copy.
 
-    Tensors with a history, such as those of `torch.nn.utils.weight_norm`, are copied without it, because
+    Tensors with a history, such as from `torch.nn.utils.weight_norm`, are copied without it, because
     `copy.deepcopy()` rejects them.
     """
     attributes = (value for part in module.modules() for value in vars(part).values())
@@ -219,10 +225,10 @@ def copied(module: Module) -> Module:
 
 
 def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
-    """Return those of the names whose weights are only needed in training.
+    """Return the given names whose weights are only needed in training.
 
-    They belong to the attributes that RLlib's method `get_non_inference_attributes()` returns. There are none without
-    that method, or if the module was made with `inference_only`.
+    They belong to the attributes returned by `get_non_inference_attributes()`, as in RLlib. There are none without that
+    method, or if the module was made with `inference_only`.
     """
     net = module._net()
     attributes = getattr(net, "get_non_inference_attributes", None)
@@ -232,17 +238,13 @@ def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
     return {name for name in names if name in paths or name.startswith(tuple(f"{path}." for path in paths))}
 
 
-def _has_part(net: torch.nn.Module, name: Any) -> bool:
-    return getattr(net, str(name).partition(".")[0], None) is not None
-
-
 def _is_extra(name: str) -> bool:
-    """Return True if `name` is torch's name for the result of a layer's `get_extra_state()`, which may be anything."""
+    """Return True if torch uses `name` for the result of `get_extra_state()` of a layer, which may be anything."""
     return isinstance(name, str) and name.split(".")[-1] == "_extra_state"
 
 
 def _as_own(own: Any, given: Any) -> Any:
-    """Copy an entry of an extra state; an array from a checkpoint becomes a tensor if the module's own entry is one."""
+    """Copy an entry of an extra state; an array from a checkpoint becomes a tensor if the current entry is one."""
     if isinstance(own, torch.Tensor) and isinstance(given, np.ndarray):
         return _to_tensor("an extra state", given.copy())
     if type(given) is dict and isinstance(own, dict):
@@ -289,7 +291,7 @@ _SPACES: WeakKeyDictionary[torch.nn.Module, list[tuple[gym.Space, gym.Space]]] =
 
 
 def _remember_spaces(module: torch.nn.Module, spaces: tuple[gym.Space, gym.Space]) -> None:
-    """Note the spaces with which a module is wrapped; of those that it can serve alike, only the newest."""
+    """Record the spaces with which a module is wrapped; among equivalent ones, only the latest."""
     others = [each for each in _SPACES.get(module, []) if not serves(each, spaces, bounds=True)]
     _SPACES[module] = [*others, spaces]
 
@@ -308,10 +310,11 @@ def _known_spaces(module: torch.nn.Module) -> tuple[gym.Space | None, gym.Space 
 
 
 class AdaptedModule(RLModule):
-    """Gives the methods of an RLModule to any torch module whose `forward(batch)` returns a dict.
+    """Adds the methods of RLModule to any torch module whose `forward(batch)` returns a dict.
 
-    Weights are the wrapped module's own, under their original names in `get_state()`. Calls are passed on to it, and
-    attributes that an RLModule lacks are read from and set on it: `runner.module["p0"].encoder` is its encoder.
+    Weights are the weights of the wrapped module, under their original names in `get_state()`. Calls are forwarded to
+    it, and attributes not defined by RLModule are read from and set on it: `runner.module["p0"].encoder` is its
+    encoder.
     """
 
     def __init__(
@@ -344,7 +347,7 @@ class AdaptedModule(RLModule):
         return self.module(batch)
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return the wrapped module's initial state, if it has such a method."""
+        """Return the initial state of the wrapped module, if it has such a method."""
         initial_state = getattr(self.module, "get_initial_state", None)
         return {} if initial_state is None else initial_state()
 
@@ -357,15 +360,15 @@ def as_rl_module(
 ) -> RLModule:
     """Return `module` itself if it is an RLModule, with missing spaces filled in; otherwise wrap it in one.
 
-    Without spaces, a module that has acted in a runner has those of its agents there; a copy of it has none.
+    Without spaces, a module that acted in a runner has the spaces of its agents there; a copy of it has none.
 
     Args:
         module: Any torch module whose `forward(batch)` returns a dict.
-        observation_space: Observation space of the module's agents.
-        action_space: Action space of the module's agents.
+        observation_space: Observation space of the agents.
+        action_space: Action space of the agents.
 
     Raises:
-        ConfigError: If `module` is not a torch module, or spaces are missing and its agents had different ones.
+        ConfigError: If `module` is not a torch module, or spaces are missing and its agents had different spaces.
     """
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(f"expected a torch.nn.Module, got {module!r}")

@@ -1,4 +1,4 @@
-"""Default networks, used when no module is given: MLP, CNN, LSTM and GRU, by spaces and options."""
+"""Default networks, used when no module is given: MLP, CNN, LSTM or GRU, depending on spaces and options."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 FORWARDS = ("_forward", "_forward_exploration", "_forward_inference", "_forward_train", "forward_exploration",
             "forward_inference")  # fmt: skip
-OBSERVATION_KEYS = ("observation", "observations", "obs")  # names beside a mask, by PettingZoo, RLlib, and in short
+OBSERVATION_KEYS = ("observation", "observations", "obs")  # names next to a mask: PettingZoo, RLlib, abbreviated
 
 
 @public("fastmarl.modules")
@@ -29,10 +29,10 @@ class DefaultRLModule(RLModule):
     """Policy and value network.
 
     Boxes are flattened; uint8 images (height, width, channels) of at least 16 x 16 pixels pass through convolutions;
-    uint8 with an upper bound of 255 is scaled to 0 .. 1; integers of discrete spaces become one-hot; and entries of
+    uint8 with an upper bound of 255 is scaled to [0, 1]; integers of discrete spaces become one-hot; and entries of
     Dict and Tuple are concatenated. "action_mask" or "avail_actions" in a Dict masks the actions of a Discrete or
-    MultiDiscrete space: where the mask is 0, the logit is the least finite number. If such a Dict has a single other
-    entry named "observation", "observations" or "obs", the networks read that entry alone.
+    MultiDiscrete space: where the mask is 0, the logit is the lowest finite number. If such a Dict has a single other
+    entry named "observation", "observations" or "obs", the networks read only that entry.
 
     Outputs are "action_dist_inputs" [B, k] and, unless `inference_only`, "vf_preds" float32 [B]. With an LSTM or
     a GRU these are [B, T, k] and [B, T], and there is "state_out".
@@ -43,7 +43,8 @@ class DefaultRLModule(RLModule):
     """
 
     capturable = True
-    config_cls = DefaultModelConfig  # of `model_config`
+    config_cls = DefaultModelConfig  # class of `model_config`
+    training_attributes = ("vf", "vf_trunk")
 
     def setup(self) -> None:
         if self.observation_space is None or self.action_space is None:
@@ -68,10 +69,10 @@ class DefaultRLModule(RLModule):
             self.vf = _sequential(_mlp(size, [*config.head_fcnet_hiddens], config.head_fcnet_activation, n_out=1))
             if not config.vf_share_layers:
                 self.vf_trunk, _ = _make_trunk(seen, config)
-        self.float()  # the dtype of observations, whatever torch's default dtype is
+        self.float()  # dtype of observations, regardless of torch's default dtype
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return {}, or float32 [size] for "h" and, of an LSTM, "c"; by "actor" and "critic" where each has one."""
+        """Return {}, or float32 [size] for "h" and, with an LSTM, "c"; under "actor" and "critic" if separate."""
         if self.vf_trunk is None or not self.is_stateful():
             return self._initial_cell()
         return {"actor": self._initial_cell(), "critic": self._initial_cell()}
@@ -110,21 +111,21 @@ class DefaultRLModule(RLModule):
 
 
 class RecurrentTrunk(nn.Module):
-    """Layers for single steps, then a cell over time: ([B, T, ...], state of [B, size]) -> ([B, T, size], state)."""
+    """Layers for single steps, then a recurrent cell: ([B, T, ...], state of [B, size]) -> ([B, T, size], state)."""
 
     def __init__(self, steps: nn.Module):
         super().__init__()
         self.steps = steps
 
     def _inputs(self, obs: Any) -> Tensor:
-        """Return the cell's inputs, [B, T, n]."""
+        """Return the inputs of the cell, [B, T, n]."""
         _, first = flatten_struct(obs)[0]
         features: Tensor = self.steps(map_struct(lambda leaf: leaf.flatten(0, 1), obs))
         return features.unflatten(0, first.shape[:2])
 
 
 class LSTMTrunk(RecurrentTrunk):
-    """Its state is {"h", "c"}."""
+    """The state is {"h", "c"}."""
 
     def __init__(self, steps: nn.Module, n_in: int, size: int):
         super().__init__(steps)
@@ -136,7 +137,7 @@ class LSTMTrunk(RecurrentTrunk):
 
 
 class GRUTrunk(RecurrentTrunk):
-    """Its state is {"h"}."""
+    """The state is {"h"}."""
 
     def __init__(self, steps: nn.Module, n_in: int, size: int):
         super().__init__(steps)
@@ -172,7 +173,7 @@ def _make_trunk(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Module
 
 
 def _state_sizes(config: DefaultModelConfig) -> dict[str, int]:
-    """Return the sizes of a trunk's recurrent states."""
+    """Return the recurrent state sizes of a trunk."""
     if config.use_lstm:
         return {"h": config.lstm_cell_size, "c": config.lstm_cell_size}
     return {"h": config.gru_cell_size} if config.use_gru else {}

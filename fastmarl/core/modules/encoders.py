@@ -1,4 +1,4 @@
-"""Encoders from observations of any space to flat float vectors, with as little work as the space allows."""
+"""Encoders from observations of any space to flat float vectors, with as little computation as possible."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +17,12 @@ WIDEST_CONV = 64  # channels
 
 
 def make_encoder(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Module, int]:
-    """Return a network from observations [n, ...] of `space` to float32 [n, size], and this size.
+    """Return a network from observations [n, ...] of `space` to float32 [n, size], and its size.
 
     It is `nn.Identity` if observations already are such vectors.
 
     Raises:
-        ConfigError: If the default networks can't read this space, or `conv_filters` do not fit.
+        ConfigError: If the default networks do not support this space, or `conv_filters` do not match it.
     """
     encoder, size = _encoder(space, config)
     if config.conv_filters is not None and not any(isinstance(layer, ImageEncoder) for layer in encoder.modules()):
@@ -31,10 +31,10 @@ def make_encoder(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Modul
 
 
 def make_flattener(space: gym.Space) -> nn.Module:
-    """Return a module from observations [n, ...] of `space` to float32 [n, size], as `gym.spaces.flatten()` has them.
+    """Return a module from observations [n, ...] of `space` to float32 [n, size], ordered as in `gym.spaces.flatten()`.
 
     Raises:
-        ConfigError: If the default networks can't read this space.
+        ConfigError: If the default networks do not support this space.
     """
     return _encoder(space, None)[0]
 
@@ -112,7 +112,8 @@ class OneHot(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Applies convolutions to images [n, height, width, channels] of any dtype, times `scale`; gives float32 [n, size].
+    """Applies convolutions to images [n, height, width, channels] of any dtype, times `scale`; returns float32 [n,
+    size].
 
     Args:
         shape: (height, width, channels).

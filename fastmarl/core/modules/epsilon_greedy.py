@@ -14,16 +14,16 @@ from fastmarl.core.modules.model_config import DefaultModelConfig
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.columns import Columns
 
-SURE = 100.0  # a logit that is greater than all others by this is drawn for sure
+SURE = 100.0  # a logit that exceeds all others by this is always sampled
 
 
 @public("fastmarl.modules")
 @dataclass(frozen=True, kw_only=True)
 class EpsilonGreedyModelConfig(DefaultModelConfig):
-    """Options of `EpsilonGreedyRLModule`: the default networks' options, and how it explores."""
+    """Options of `EpsilonGreedyRLModule`: the options of the default networks, and of exploration."""
 
     epsilon: Sequence[Sequence[float]] = ((0, 1.0), (10_000, 0.05))
-    """Probability of a random action: pairs of env steps and the probability then, linear in between, as in RLlib."""
+    """Probability of a random action: pairs (env steps, probability), interpolated linearly, as in RLlib."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,8 +39,8 @@ class EpsilonGreedyModelConfig(DefaultModelConfig):
 class EpsilonGreedyRLModule(DefaultRLModule):
     """A network of action values, "action_dist_inputs", that explores by random actions.
 
-    Without exploration it takes the legal action of the greatest value. With exploration, it takes with probability
-    epsilon any legal action. `model_config` is an `EpsilonGreedyModelConfig`, or a dict of its fields.
+    Without exploration it takes the legal action with the greatest value. With exploration, it takes any legal action
+    with probability epsilon. `model_config` is an `EpsilonGreedyModelConfig`, or a dict of its fields.
 
     Raises:
         ConfigError: If the action space is not Discrete; otherwise see `DefaultRLModule`.
@@ -60,7 +60,7 @@ class EpsilonGreedyRLModule(DefaultRLModule):
         outputs = self._forward(batch)
         values = outputs[Columns.ACTION_DIST_INPUTS]
         epsilon = self._epsilon[1, -1] if t is None else float(np.interp(t, *self._epsilon))
-        # Equal logits draw any action, and ranks the best one; the runner applies masks to them.
+        # Equal logits sample any action, and ranks the best one; the runner applies masks to them.
         ranks = values.argsort(-1).argsort(-1).to(values.dtype)
         is_random = torch.rand((*values.shape[:-1], 1), device=values.device) < epsilon
         return {**outputs, Columns.ACTION_DIST_INPUTS: torch.where(is_random, 0.0, SURE * ranks)}

@@ -9,7 +9,7 @@ _linear = torch._C._nn.linear  # the function behind torch.nn.functional.linear
 
 
 class Chain(nn.Sequential):
-    """An `nn.Sequential` with less overhead, and the same names and results."""
+    """An `nn.Sequential` with less overhead and the same names and results."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         for layer in self._modules.values():
@@ -18,7 +18,7 @@ class Chain(nn.Sequential):
 
 
 def call(layer: nn.Module, inputs: Tensor) -> Tensor:
-    """Return `layer(inputs)`, bypassing `__call__` if the layer has no hooks and isn't compiled."""
+    """Return `layer(inputs)`, bypassing `__call__` if the layer has no hooks and is not compiled."""
     if (
         layer._forward_hooks
         or layer._forward_pre_hooks

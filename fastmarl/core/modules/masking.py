@@ -1,4 +1,4 @@
-"""Action masks on a module's logits: the one rule for acting, learning, exported graphs and legacy policies."""
+"""Action masks on module logits: a single rule for acting, learning, exported graphs and legacy policies."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -13,30 +13,31 @@ from fastmarl.core.spaces.structs import flatten_struct
 
 LOGITS = Columns.ACTION_DIST_INPUTS
 LEAST = torch.finfo(torch.float32).min
-COLUMNS = (Recorded.ACTION_MASK, Columns.ACTION_MASK)  # a module's own output under such a name is not a mask
+COLUMNS = (Recorded.ACTION_MASK, Columns.ACTION_MASK)  # a module output under such a name is not a mask
 
 
 def masked(logits: Tensor, mask: Any) -> Tensor:
-    """Return logits [..., choices], with the least finite number (of float32, too) where the mask is 0.
+    """Return logits [..., choices], with the lowest finite number (also for float32) where the mask is 0.
 
     Args:
         mask: A tensor [..., choices] or [..., *shape] with the same number of elements; or nested tensors, which are
             concatenated.
 
     Raises:
-        BatchError: If the mask has a wrong number of rows or choices.
+        BatchError: If the mask has the wrong number of rows or choices.
     """
     return logits.masked_fill(in_a_row(mask, logits.shape) == 0, max(torch.finfo(logits.dtype).min, LEAST))
 
 
 def masked_outputs(module: Any, batch: Mapping[Any, Any], outputs: Any) -> Any:
-    """Apply the batch's action mask to the logits among an RLModule's outputs.
+    """Apply the action mask of a batch to the logits among the outputs of an RLModule.
 
     The mask is the column that the runner recorded or, without one, the mask in the observations. Outputs are unchanged
-    if there is no mask, or if the module applies it itself.
+    if there is no mask, or if the module masks actions itself.
 
     Raises:
-        BatchError: If the observations lack the mask that their space has, or the mask does not fit the logits.
+        BatchError: If the observations have no mask although their space has one, or the mask does not match the
+            logits.
     """
     if module.masks_actions or not isinstance(outputs, Mapping) or LOGITS not in outputs:
         return outputs
@@ -48,7 +49,7 @@ def mask_of(module: Any, batch: Mapping[Any, Any], outputs: Collection[str]) -> 
     """Return the mask for a module that does not mask actions itself: nested tensors, or None.
 
     Raises:
-        BatchError: If the observations lack the mask that their space has.
+        BatchError: If the observations have no mask although their space has one.
     """
     column = next((name for name in COLUMNS if name in batch and name not in outputs), None)
     key = key_among(module.observation_space)
@@ -65,10 +66,10 @@ def mask_of(module: Any, batch: Mapping[Any, Any], outputs: Collection[str]) -> 
 
 
 def in_a_row(mask: Any, shape: Sequence[int]) -> Tensor:
-    """Convert a mask of any form to one with the logits' shape.
+    """Convert a mask of any form to the shape of the logits.
 
     Raises:
-        BatchError: If the mask has a wrong number of rows or choices.
+        BatchError: If the mask has the wrong number of rows or choices.
     """
     if isinstance(mask, Tensor) and mask.shape == shape:
         return mask

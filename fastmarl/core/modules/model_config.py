@@ -1,4 +1,4 @@
-"""The options of the default networks."""
+"""Options of the default networks."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -23,35 +23,35 @@ ACTIVATIONS: dict[str, type[torch.nn.Module] | None] = {
 @public("fastmarl.modules")
 @dataclass(frozen=True, kw_only=True)
 class DefaultModelConfig:
-    """Options of `DefaultRLModule`, under RLlib's names and with RLlib's defaults."""
+    """Options of `DefaultRLModule`, with the names and defaults of RLlib."""
 
     fcnet_hiddens: Sequence[int] = (256, 256)
     """Sizes of the fully connected layers after the observation (and its convolutions)."""
     fcnet_activation: str = "tanh"
-    """Activation; this and the others are one of "tanh", "relu", "silu" ("swish"), "gelu" and "linear"."""
+    """Activation; all activations are one of "tanh", "relu", "silu" ("swish"), "gelu" and "linear"."""
     conv_filters: Sequence[Sequence[Any]] | None = None
     """Convolutions of images: [out channels, kernel, stride] of each layer, without padding.
 
-    Kernel and stride are a number or a pair (height, width). None chooses them by the size of the image.
+    Kernel and stride are a number or a pair (height, width). None chooses them based on the image size.
     """
     conv_activation: str = "relu"
     """Activation after each convolution."""
     head_fcnet_hiddens: Sequence[int] = ()
     """Sizes of the hidden layers of the policy head and, separately, of the value head."""
     head_fcnet_activation: str = "relu"
-    """Activation of the heads' hidden layers."""
+    """Activation of the hidden layers of the heads."""
     vf_share_layers: bool = True
     """True if the policy and value heads share the layers before them."""
     free_log_std: bool = False
-    """For Box actions: make the log standard deviations parameters that do not depend on the observation."""
+    """For Box actions: make the log standard deviations parameters independent of the observation."""
     use_lstm: bool = False
     """Put an LSTM between the fully connected layers and the heads."""
     lstm_cell_size: int = 256
-    """Size of the LSTM's state."""
+    """Size of the LSTM state."""
     use_gru: bool = False
-    """Put a GRU in the place of the LSTM."""
+    """Put a GRU in place of the LSTM."""
     gru_cell_size: int = 256
-    """Size of the GRU's state."""
+    """Size of the GRU state."""
 
     def __post_init__(self) -> None:
         for name in ("fcnet_activation", "conv_activation", "head_fcnet_activation"):
@@ -72,14 +72,14 @@ class DefaultModelConfig:
 
     @classmethod
     def of(cls, model_config: Any) -> "DefaultModelConfig":
-        """Convert `model_config`, a dict of fields, to a config, or return it if it is one.
+        """Convert `model_config`, a dict of fields, to a config; a config is returned unchanged.
 
         Raises:
             ConfigError: If an option is unknown or its value invalid.
         """
         if isinstance(model_config, cls):
             return model_config
-        if isinstance(model_config, DefaultModelConfig):  # without the options that a class adds
+        if isinstance(model_config, DefaultModelConfig):  # without options added by a subclass
             return cls(**{field.name: getattr(model_config, field.name) for field in fields(model_config)})
         if not isinstance(model_config, Mapping):
             raise ConfigError(f"model_config must be a dict or a DefaultModelConfig, got {model_config!r}")

@@ -14,7 +14,7 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.modules")
 class MultiRLModule(torch.nn.Module):
-    """A mapping from module ids to modules, and a torch module that holds them all.
+    """A mapping from module ids to modules, which is also a torch module that contains all of them.
 
     Args:
         modules: Module id -> RLModule, or any torch module whose `forward(batch)` returns a dict.
@@ -26,11 +26,10 @@ class MultiRLModule(torch.nn.Module):
             self.add_module(module_id, module)
 
     def add_module(self, module_id: str, module: torch.nn.Module | None, *, override: bool = False) -> None:
-        """Add `module` under the id `module_id`, or with `override` replace one.
+        """Add `module` under the id `module_id`; with `override`, replace an existing one.
 
         Raises:
-            ConfigError: If the id is not a string or is taken (without `override`), or the module is not a torch
-                module.
+            ConfigError: If the id is not a string or is taken (without `override`), or `module` is not a torch module.
         """
         if not isinstance(module_id, str):
             raise ConfigError(f"a module id must be a string, got {module_id!r}")
@@ -38,11 +37,11 @@ class MultiRLModule(torch.nn.Module):
             raise ConfigError(f"there is a module {module_id!r} already; pass override=True to replace it")
         if module is None:
             raise ConfigError(f"module {module_id!r} must be a torch.nn.Module, got None")
-        # Torch's own method is not used, since ids need not be valid attribute names.
+        # `torch.nn.Module.add_module()` is not used, since ids need not be valid attribute names.
         self._modules[module_id] = as_rl_module(module)
 
     def remove_module(self, module_id: str) -> RLModule:
-        """Remove and return the module `module_id`; raises KeyError if there is none."""
+        """Remove and return the module `module_id`; raises KeyError if it does not exist."""
         module = self[module_id]
         del self._modules[module_id]
         return module
@@ -80,7 +79,7 @@ class MultiRLModule(torch.nn.Module):
     def forward_exploration(
         self, batch: Mapping[str, dict[str, Any]], t: int | None = None, **kwargs: Any
     ) -> dict[str, dict[str, Any]]:
-        """Map {module id: batch} to {module id: outputs}; `t` is that of `RLModule.forward_exploration()`."""
+        """Map {module id: batch} to {module id: outputs}; `t` is as in `RLModule.forward_exploration()`."""
         return {
             module_id: self[module_id].forward_exploration(part, t=t, **kwargs) for module_id, part in batch.items()
         }
@@ -94,7 +93,7 @@ class MultiRLModule(torch.nn.Module):
         return {module_id: self[module_id].forward_train(part, **kwargs) for module_id, part in batch.items()}
 
     def get_initial_state(self) -> dict[str, dict[str, Any]]:
-        """Return the initial states of recurrent modules by module id."""
+        """Return module id -> initial state, for recurrent modules."""
         return {module_id: module.get_initial_state() for module_id, module in self.items() if module.is_stateful()}
 
     def is_stateful(self) -> bool:
@@ -104,12 +103,12 @@ class MultiRLModule(torch.nn.Module):
     def get_state(
         self, module_ids: Collection[str] | None = None, *, inference_only: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """Return weights by module id.
+        """Return module id -> weights.
 
         Args:
             module_ids: Modules to include; None for all.
-            inference_only: Omit weights that acting does not need: those of the attributes that a module's
-                `get_non_inference_attributes()`, if it has this method, returns. `set_state()` takes such states, too.
+            inference_only: Omit weights not needed for acting: the weights of the attributes returned by
+                `get_non_inference_attributes()`, if a module has this method. `set_state()` also accepts such states.
         """
         states = {module_id: self[module_id].get_state() for module_id in (self if module_ids is None else module_ids)}
         if not inference_only:
@@ -120,7 +119,7 @@ class MultiRLModule(torch.nn.Module):
         return states
 
     def check_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raise ConfigError if `state` has unknown modules, or weights that do not fit their module."""
+        """Raise ConfigError if `state` has unknown modules, or weights that do not match their module."""
         check_mapping("the state of modules", state)
         unknown = [module_id for module_id in state if module_id not in self]
         if unknown:
@@ -135,7 +134,7 @@ class MultiRLModule(torch.nn.Module):
         for_each(state, check)
 
     def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Set weights by module id; modules that `state` lacks keep theirs.
+        """Set weights from module id -> weights; modules missing in `state` keep theirs.
 
         Raises:
             ConfigError: See `check_state()`; nothing changes then.

@@ -16,15 +16,15 @@ from fastmarl.core.objects.public import public
 @public("fastmarl.modules")
 @dataclass
 class RLModuleSpec:
-    """Specification of one module.
+    """Specification of a single module.
 
     Args:
         module_class: An RLModule class, or another callable that takes the other fields as keyword arguments and
             returns a torch module. None selects the default network.
-        observation_space: Observation space of the module's agents.
-        action_space: Action space of the module's agents.
+        observation_space: Observation space of the agents.
+        action_space: Action space of the agents.
         inference_only: See `RLModule`.
-        model_config: Options of the module; those of the default network are in `DefaultModelConfig`.
+        model_config: Options of the module; for the default network, see `DefaultModelConfig`.
     """
 
     module_class: Callable[..., torch.nn.Module] | None = None
@@ -48,7 +48,7 @@ class RLModuleSpec:
 @public("fastmarl.modules")
 @dataclass
 class MultiRLModuleSpec:
-    """Specifications of all modules: `rl_module_specs`, by module id."""
+    """Specifications of all modules: `rl_module_specs`, a dict of module id -> spec."""
 
     rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
 

@@ -12,16 +12,16 @@ CAPTURING_MODES = ("reduce-overhead", "max-autotune")  # torch captures CUDA gra
 
 
 class CompiledForwards:
-    """A module's two forward methods, each compiled on its first call.
+    """The two forward methods of a module, each compiled on its first call.
 
-    For new batch sizes, layers and weights torch recompiles if need be.
+    For new batch sizes, layers and weights torch recompiles if necessary.
 
     Args:
         module: The module.
         options: Arguments of `torch.compile`.
 
     Raises:
-        ConfigError: If torch has no such backend or mode.
+        ConfigError: If torch does not know the backend or mode.
     """
 
     def __init__(self, module: RLModule, options: dict[str, Any]):
@@ -46,7 +46,7 @@ class CompiledForwards:
         try:
             return function(*arguments)
         except Exception as error:
-            if type(error).__module__.startswith("torch._"):  # errors of torch's compilers
+            if type(error).__module__.startswith("torch._"):  # errors of the torch compilers
                 error.add_note(f"torch.compile failed for {type(self._module).__name__}; torch_compile_worker=False "
                                f"leaves modules as they are")  # fmt: skip
             raise

@@ -1,7 +1,7 @@
-"""Conversion of torch's layers to a compiled dense network.
+"""Conversion of torch layers to a compiled dense network.
 
-A layer is taken only if the result of calling it is certain: linear layers, layer normalisations and known activations
-of torch's own classes, in sequences, neither hooked nor compiled.
+A layer is converted only if the result of calling it is certain: linear layers, layer normalisations and activations
+defined by torch, in sequences, without hooks and not compiled.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -18,9 +18,9 @@ ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.GELU: "gelu
 CELLS = {nn.LSTM: "lstm", nn.GRU: "gru"}
 NATIVE = "native"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-OBSERVATIONS = -1  # stands for a layer's index
-FASTER = 2  # threads of torch that compute as much as one of ours
-# Multiplications in one pass, above which torch is faster: if it has more threads, or without wide vectors here.
+OBSERVATIONS = -1  # stands for the index of a layer
+FASTER = 2  # torch threads that compute as much as one thread here
+# Multiplications per pass, above which torch is faster: if it has more threads, or without wide vectors here.
 MOST_AGAINST_THREADS = 4_000_000
 MOST_PLAIN = 300_000
 
@@ -30,8 +30,8 @@ class Cell(NamedTuple):
 
     Attributes:
         kind: "lstm" or "gru".
-        weight, bias: Of the state, as in torch.
-        states: Paths of h and, in an LSTM, c among the module's states.
+        weight, bias: Parameters for the state, as in torch.
+        states: Paths of h and, in an LSTM, c among the states of the module.
     """
 
     kind: str
@@ -53,12 +53,12 @@ class Layer(NamedTuple):
 
     @property
     def weights(self) -> list[torch.Tensor | None]:
-        """Weights and biases, also those of the state; None for those that the layer lacks."""
+        """Weights and biases, including those for the state; None for missing ones."""
         return [self.weight, self.bias, *([self.cell.weight, self.cell.bias] if self.cell else [])]
 
 
 class Net(Protocol):
-    """A compiled network: a DenseNet, or one in several threads."""
+    """A compiled network: a DenseNet, or a multi-threaded one."""
 
     def forward(
         self, obs: np.ndarray, states: list[np.ndarray], next_states: list[np.ndarray]
@@ -77,8 +77,8 @@ class DenseLayers:
         n_obs: Number of values in an observation.
 
     Attributes:
-        layers: Layers taken so far.
-        scale: Factor for observations of integers.
+        layers: Layers already added.
+        scale: Factor for integer observations.
         logits, values, log_std, bound: See DenseNet.
     """
 
@@ -97,7 +97,7 @@ class DenseLayers:
         Raises:
             NotDenseError: If a layer is not known.
         """
-        follows_layer = False  # an activation elsewhere would change the input of other layers, too
+        follows_layer = False  # otherwise an activation would change the input of other layers also
         for part in parts:
             kind, width = type(part), self.n_out(source)
             if getattr(part, "approximate", "none") != "none":
@@ -131,18 +131,18 @@ class DenseLayers:
 
         Args:
             steps, cell: See `steps_and_cell()`.
-            path: Path of the cell's states, "h" and "c".
+            path: Path of the cell states, "h" and "c".
         """
         last = self.add(steps)
         return last if cell is None else self.add_cell(cell, last, path)
 
     def add_cell(self, part: Any, source: int, path: Path) -> int:
-        """Append an nn.LSTM or nn.GRU of one layer that follows the layer `source`; return its index.
+        """Append an nn.LSTM or nn.GRU with a single layer that follows the layer `source`; return its index.
 
         Its states are "h" and "c" at `path`.
 
         Raises:
-            NotDenseError: If it is another layer.
+            NotDenseError: If the type is different.
         """
         if type(part) not in CELLS or part.num_layers != 1 or part.bidirectional or part.proj_size:
             raise NotDenseError(f"no compiled kernel for layer {part}")
@@ -170,11 +170,11 @@ class DenseLayers:
         return len(self.layers) - 1
 
     def n_out(self, layer: int) -> int:
-        """Return the number of a layer's outputs."""
+        """Return the number of outputs of a layer."""
         return self._n_obs if layer < 0 else self._widths[layer]
 
     def key(self) -> tuple:
-        """Return a value that stays equal while only numbers in weights change."""
+        """Return a fingerprint of the layers, independent of weight values."""
         layers = [
             (layer.source, *map(memory_of, layer.weights), *layer[3:6], layer.cell and layer.cell.kind)
             for layer in self.layers
@@ -207,11 +207,11 @@ class DenseLayers:
 
 
 class NativeNet:
-    """A compiled network for a module's layers, if these are known.
+    """A compiled network for the layers of a module, if these are known.
 
     Args:
-        former: Previous object for the same module, whose network is reused if only numbers in weights have changed.
-        n_threads: Number of threads that compute many rows.
+        former: Previous object for the same module, whose network is reused if only weight values changed.
+        n_threads: Number of threads for many rows.
 
     Attributes:
         backend: "native", or "torch" and the reason.
@@ -243,7 +243,7 @@ def layers_in_order(part: Any) -> list[nn.Module]:
     """List the layers of (nested) sequences.
 
     Raises:
-        NotDenseError: If calling a layer may run other code than its class's forward().
+        NotDenseError: If calling a layer may run code other than forward() of its class.
     """
     if is_watched(part):
         raise NotDenseError(f"{type(part).__name__} has hooks, or is compiled")
@@ -253,16 +253,16 @@ def layers_in_order(part: Any) -> list[nn.Module]:
 
 
 def is_watched(part: nn.Module) -> bool:
-    """Return True if calling a layer may run other code than its class's forward()."""
+    """Return True if calling a layer may run code other than forward() of its class."""
     own = vars(part)
     return "forward" in own or part._compiled_call_impl is not None or any(map(own.__getitem__, HOOKS))
 
 
 def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """Return a layer's parameter of this shape; None if there is none, such as a bias.
+    """Return the parameter of a layer with this shape; None if it does not exist, such as a bias.
 
     Raises:
-        NotDenseError: If the parameter can't be read in place.
+        NotDenseError: If the parameter cannot be read in place.
     """
     parameters = layer._parameters
     weights = parameters[name] if name in parameters else getattr(layer, name)  # maybe computed
@@ -272,7 +272,7 @@ def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Ten
 
 
 def check_weights(weights: torch.Tensor, shape: tuple[int, ...], name: str) -> None:
-    """Raise NotDenseError unless the weights can be read in place."""
+    """Raise NotDenseError unless the weights are readable in place."""
     if type(weights) is not nn.Parameter or weights.dtype is not torch.float32 or not weights.is_cpu:
         raise NotDenseError(f"{name} is not a torch.nn.Parameter of float32 on the CPU")
     if weights.shape != shape or not weights.is_contiguous():
@@ -282,7 +282,7 @@ def check_weights(weights: torch.Tensor, shape: tuple[int, ...], name: str) -> N
 def parts_of(*modules: nn.Module) -> list[nn.Module]:
     """List these modules and all their parts, each once.
 
-    Torch's `modules()` takes as long as many passes of a small network.
+    `modules()` of torch takes as long as many passes of a small network.
     """
     found, seen = list(modules), set(modules)
     for part in found:  # grows in the loop

@@ -1,4 +1,4 @@
-"""Context that is added to errors in a module's forward pass."""
+"""Context added to errors in the forward pass of a module."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ WAY_OUT = (
 def describe_failure(
     error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
 ) -> None:
-    """Do as `note_failure()`, or raise a clearer error.
+    """Do the same as `note_failure()`, or raise a clearer error.
 
     Raises:
-        ConfigError: If the module reads a recurrent state, but has none.
+        ConfigError: If the module reads a recurrent state, but has no initial state.
     """
     if _wants_memory(error, has_memory):
         raise ConfigError(
@@ -33,7 +33,7 @@ def note_failure(
 ) -> None:
     """Add a note with module, method and shapes of the batch to the error.
 
-    A second note says what to do if the module reads a recurrent state, but has none.
+    A second note gives the fix if the module reads a recurrent state, but has no initial state.
     """
     error.add_note(f"in {_method(explore)} of module {module_id!r}, with a batch of {_shapes(batch)}")
     if _wants_memory(error, has_memory):

@@ -16,11 +16,11 @@ CAPTURING = threading.Lock()  # torch allows one capture at a time in a process
 
 
 class CudaGraphs:
-    """Records work once and then launches it as a whole (a CUDA graph), on the stream that is then current.
+    """Records work once and then launches it as a unit (a CUDA graph), on the stream that is then current.
 
     Args:
-        device: A CUDA device, where the work is done.
-        generator: Random generator on the device. Each replay draws new numbers.
+        device: The CUDA device that runs the work.
+        generator: Random generator on the device. Each replay produces new numbers.
     """
 
     def __init__(self, device: torch.device, generator: torch.Generator):
@@ -30,19 +30,19 @@ class CudaGraphs:
         self._begin_pool()
 
     def warm_up(self, work: Callable[[], T]) -> T:
-        """Call `work` in the capturing stream, so that libraries load and allocate what they need."""
+        """Call `work` in the capturing stream, so that libraries load and allocate their resources."""
         with self._in_order():
             return work()
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
-        """Return a function that repeats the work with the current numbers in its tensors.
+        """Return a function that repeats the work with the current values of its tensors.
 
         Raises:
-            Exception: If `work` can't be captured; the error is its own, or the device's.
+            Exception: If `work` cannot be captured; raised by the work or the device.
         """
         try:
             return self._captured(work)
-        except torch.OutOfMemoryError:  # a capture can't use memory that is cached for other streams
+        except torch.OutOfMemoryError:  # a capture cannot use memory that is cached for other streams
             torch.cuda.empty_cache()
             return self._captured(work)
         except Exception:
@@ -50,14 +50,14 @@ class CudaGraphs:
             raise
 
     def mark(self) -> torch.cuda.Event:
-        """Return an event after all work queued so far, whose `synchronize()` waits for that."""
+        """Return an event after all work queued until now, whose `synchronize()` waits for it."""
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self.device))
         return event
 
     @contextmanager
     def _in_order(self) -> Iterator[None]:
-        """Switch to the capturing stream, after all work queued so far and before all later work."""
+        """Switch to the capturing stream, after all work queued until now and before all later work."""
         current = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -65,12 +65,12 @@ class CudaGraphs:
         current.wait_stream(self._stream)
 
     def _captured(self, work: Callable[[], object]) -> Callable[[], object]:
-        # Not by torch.cuda.graph(), which waits for the whole device and frees the memory that torch has cached: a
-        # learner in this process would have to allocate its own again.
+        # Not by torch.cuda.graph(), which waits for the entire device and frees the memory cached by torch: a learner
+        # in this process would have to allocate its memory again.
         with CAPTURING, self._in_order():
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self._generator)
-            # "thread_local", because other threads, such as a learner's, may go on allocating memory.
+            # "thread_local", because other threads, such as in a learner, may continue to allocate memory.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 work()
@@ -79,17 +79,17 @@ class CudaGraphs:
         return graph.replay
 
     def _begin_pool(self) -> None:
-        """Create memory that all graphs share.
+        """Create memory shared by all graphs.
 
-        They are replayed one after the other, and nothing in it outlives a replay. A first graph, which does next to
+        They are replayed sequentially, and nothing in the memory outlives a replay. A first graph, which does next to
         nothing, keeps it alive.
         """
         self._pool = torch.cuda.graph_pool_handle()
         self._first = self._captured(lambda: torch.zeros(1, device=self.device))
 
     def _end_failed_capture(self) -> None:
-        """Reset state that torch 2.11 leaves behind, with which generators can't draw, nor cached memory be freed."""
+        """Reset state left behind by torch 2.11, which blocks sampling by generators and freeing of cached memory."""
         end = next(getattr(torch._C, name) for name in ENDS if hasattr(torch._C, name))
         with suppress(RuntimeError):  # not needed by later versions
             end(self._stream.device_index, self._pool)
-        self._begin_pool()  # a successful capture frees the generators; page-locked memory stays with the old pool
+        self._begin_pool()  # a successful capture frees the generators; page-locked memory remains with the old pool

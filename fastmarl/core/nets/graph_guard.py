@@ -1,4 +1,4 @@
-"""Modules that may be captured in CUDA graphs, and detection of changes that require a new capture."""
+"""Modules captured in CUDA graphs, and detection of changes that require a new capture."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ SCALARS = (bool, int, float, str, type(None))
 
 
 class ModuleCapture:
-    """Determines if one module, the `member`, takes part in launches, and drops captures when it has changed.
+    """Determines if a module, the `member`, takes part in launches, and drops captures when it changes.
 
     Args:
         module: The module.
-        graphs: Launches modules; None: no graphs are used.
-        never: Reason that rules the module out for good; "" without one.
+        graphs: Launches modules; None: graphs are not used.
+        never: Reason that rules the module out permanently, or "".
 
     Attributes:
         in_use: True if the module takes part.
@@ -46,7 +46,7 @@ class ModuleCapture:
     def renew(self, member: Member) -> None:
         """Check the module again: its methods, its layers, and the memory of its weights.
 
-        New numbers in the same memory need no check. `is_current()` notices changes of layers and of memory, too.
+        New values in the same memory need no check. `is_current()` also detects changes of layers and of memory.
         """
         if self._graphs is None:
             return
@@ -55,7 +55,7 @@ class ModuleCapture:
         if found != self._outline:
             self._graphs.forget(member)
             self._outline, self._refused = found, ""
-            # Holding these keeps the memory that a capture reads from being reused.
+            # References to these prevent reuse of the memory that a capture reads from.
             self._held = [tensor.untyped_storage() for tensor in (*self._module.parameters(), *self._module.buffers())]
         self.reason = self._never or self._refused or why_not_capturable(self._module)
         self.in_use = not self.reason
@@ -67,21 +67,21 @@ class ModuleCapture:
         return self.in_use
 
     def refuse(self, member: Member, reason: str) -> None:
-        """Leave the module out until it has changed."""
+        """Leave the module out until it changes."""
         self.reason = self._refused = f"it can't be captured: {reason}"
         self.in_use = False
         self.forget(member)
 
     def forget(self, member: Member) -> None:
-        """Free the module's captures."""
+        """Free the captures of the module."""
         if self._graphs is not None:
             self._graphs.forget(member)
 
 
 def why_not_capturable(module: RLModule) -> str:
-    """Return the reason why a module's forward methods can't be captured; "" if they can.
+    """Return the reason why the forward methods of a module cannot be captured, or "".
 
-    A capture repeats what these methods did once.
+    A capture repeats exactly the operations executed by these methods once.
     """
     kind, own = type(module), vars(module)
     lineage = kind.__mro__
@@ -105,7 +105,7 @@ def why_not_capturable(module: RLModule) -> str:
 
 
 def outline(module: torch.nn.Module) -> tuple:
-    """Return a value that stays equal while only the numbers in weights and buffers change."""
+    """Return a fingerprint of structure, storage and settings, independent of the values in weights and buffers."""
     parts: list[Any] = []
     for part in module.modules():
         attributes = vars(part)
@@ -117,5 +117,5 @@ def outline(module: torch.nn.Module) -> tuple:
 
 
 def _says_how(value: Any) -> bool:
-    """Return True if an attribute may affect a layer's computation, such as a slope or the size of a kernel."""
+    """Return True if an attribute may affect the computation of a layer, such as a slope or the size of a kernel."""
     return type(value) in SCALARS or (type(value) is tuple and all(type(part) in SCALARS for part in value))

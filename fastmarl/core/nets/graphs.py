@@ -1,8 +1,8 @@
-"""Execution of a tick's forward passes as one piece of work for the device: one transfer there, one launch, one back.
+"""Runs the forward passes of a tick as one unit of work on the device: one transfer each way and one launch.
 
-The inputs of all modules that act in a tick lie in one buffer, and so do their outputs. A *program* is this work for
-certain modules with certain numbers of rows; it is captured (see graph_device.py) when it is first needed, and replayed
-from then on. Batches are padded, so that few programs serve all ticks.
+The inputs of all modules acting in a tick share a buffer, and so do their outputs. A *program* is this work for a given
+set of modules and row counts; it is captured (see graph_device.py) when first needed, and then replayed. Batches are
+padded, so that few programs serve all ticks.
 """
 
 import warnings
@@ -23,36 +23,36 @@ LEAST_ROWS = 8
 
 
 class Member(Protocol):
-    """A module as programs use it; members are compared by identity."""
+    """A module as used by programs; members are compared by identity."""
 
     module_id: str
     launched: "Launch | None"
 
     def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
-        """Compute outputs and actions with as many rows as the inputs have, without waiting for the device."""
+        """Compute outputs and actions with as many rows as the inputs, without waiting for the device."""
 
     def refuse_capture(self, reason: str) -> None:
         """Mark the module as impossible to capture; it takes part in no further launch."""
 
 
 class GraphCall(NamedTuple):
-    """A module's part in a tick; `arrays` are its inputs, [n, ...] each, n > 0."""
+    """The part of a module in a tick; `arrays` are its inputs, [n, ...] each, n > 0."""
 
     member: Member
     arrays: list[np.ndarray]
 
 
 class Sizes:
-    """Numbers of rows to which a module's batches are padded.
+    """Row counts to which the batches of a module are padded.
 
-    They are the largest number so far, rounded up by at most an eighth (or to `LEAST_ROWS`), and its halves.
+    They are the largest recorded count, rounded up by at most an eighth (or to `LEAST_ROWS`), and its halves.
     """
 
     def __init__(self) -> None:
         self.largest = 0
 
     def grow(self, n: int) -> bool:
-        """Record a batch of `n` rows; return True if it is the largest so far, which changes all sizes."""
+        """Record a batch of `n` rows; return True if it is the largest up to now, which changes all sizes."""
         if n <= self.largest:
             return False
         step = max(LEAST_ROWS, 1 << max(0, n.bit_length() - 4))
@@ -60,7 +60,7 @@ class Sizes:
         return True
 
     def of(self, n: int) -> int:
-        """Return the padded size of a batch that is no larger than those recorded."""
+        """Return the padded size of a batch no larger than the recorded ones."""
         size = self.largest
         while size // 2 >= max(n, LEAST_ROWS):
             size //= 2
@@ -68,7 +68,7 @@ class Sizes:
 
 
 class TickGraphs:
-    """Launches the modules of one runner.
+    """Launches the modules of a runner.
 
     Args:
         capture: Captures programs on a device.
@@ -78,13 +78,13 @@ class TickGraphs:
         self._capture = capture
         self._programs: dict[tuple, Program] = {}
         self._sizes: dict[Member, Sizes] = {}
-        self._columns: dict[Member, list[Column]] = {}  # of its last call
+        self._columns: dict[Member, list[Column]] = {}  # of the last call of each
 
     def launch(self, calls: Sequence[GraphCall], *, explore: bool) -> "Launch":
-        """Queue the forward passes of these modules, and return at once.
+        """Queue the forward passes of these modules, and return immediately.
 
         Raises:
-            ModuleOutputError: If an output has another number of rows than its batch, or a module wrote to its batch.
+            ModuleOutputError: If the row counts of an output and its batch differ, or a module wrote to its batch.
         """
         parts = self._parts(calls)
         key = (explore, *((part.member, part.rows, *part.columns) for part in parts))
@@ -114,9 +114,10 @@ class TickGraphs:
         }
 
     def _parts(self, calls: Sequence[GraphCall]) -> list["GraphPart"]:
-        """Choose the modules of a program for these calls, and their numbers of rows.
+        """Choose the modules and row counts of a program for these calls.
 
-        If numbers vary until there are too many programs, one with all modules at their largest sizes serves all.
+        If row counts vary until there are too many programs, a single one with all modules at their largest sizes
+        serves all.
         """
         for member, arrays in calls:
             self._columns[member] = [(sent_dtype(array.dtype), array.shape[1:]) for array in arrays]
@@ -130,7 +131,7 @@ class TickGraphs:
 
 
 class GraphPart(NamedTuple):
-    """A module in a program; `columns` are those of one row."""
+    """A module in a program; `columns` describe a single row."""
 
     member: Member
     rows: int
@@ -138,12 +139,12 @@ class GraphPart(NamedTuple):
 
 
 class Launch:
-    """Work that is under way on the device.
+    """Running work on the device.
 
     Args:
-        calls: The modules' calls.
-        program: The program that was launched.
-        slot: The launch's buffers.
+        calls: The calls of the modules.
+        program: The launched program.
+        slot: The buffers of the launch.
         mark: Event after the launch.
     """
 
@@ -155,7 +156,7 @@ class Launch:
         self._outputs: dict[Member, dict[Key, np.ndarray]] = {}
 
     def outputs(self, member: Member) -> dict[Key, np.ndarray]:
-        """Wait for the launch, and return one module's outputs [n, ...], which are valid until the next launch."""
+        """Wait for the launch, and return the outputs [n, ...] of a module, which are valid until the next launch."""
         if self._slot is not None:
             self._mark.synchronize()
             self._outputs = self._program.read(self._slot)
@@ -166,7 +167,7 @@ class Launch:
 
 
 class Slot:
-    """Host buffers of one launch, `outgoing` and `incoming`, with the arrays `columns` and `outputs` in them."""
+    """Host buffers of a launch, `outgoing` and `incoming`, with the arrays `columns` and `outputs` in them."""
 
     def __init__(self, inputs: Packing, device: torch.device):
         self._device = device
@@ -184,14 +185,14 @@ class Slot:
 
 
 class Program:
-    """Certain modules with certain numbers of rows, and fixed memory for their inputs and outputs.
+    """A given set of modules and row counts, and fixed memory for their inputs and outputs.
 
-    The first launch calls the modules directly and then captures them: libraries need a warm-up, and only then are the
-    sizes of outputs known.
+    The first launch calls the modules directly and then captures them: libraries need a warm-up, and the sizes of
+    outputs are only known afterwards.
 
     Attributes:
-        parts: The modules with their numbers of rows.
-        replay: Runs the captured work; None before the first launch, and if it can't be captured.
+        parts: The modules with their row counts.
+        replay: Runs the captured work; None before the first launch, and if capturing is impossible.
         free: Buffers of finished launches.
     """
 
@@ -220,14 +221,14 @@ class Program:
         return Launch(calls, self, slot, self._capture.mark())
 
     def read(self, slot: Slot) -> dict[Member, dict[Key, np.ndarray]]:
-        """Return all rows of all outputs, which were copied to the slot."""
+        """Return all rows of all outputs, as copied to the slot."""
         arrays = iter(slot.outputs)
         return {
             part.member: {key: next(arrays) for key in keys} for part, keys in zip(self.parts, self._keys, strict=True)
         }
 
     def _stage(self, columns: list[np.ndarray], inputs: dict[Member, list[np.ndarray]]) -> None:
-        """Write the members' inputs, padded to the part's size by the last row, which is a valid input."""
+        """Write the inputs of the members, padded to the part size by the last row, which is a valid input."""
         targets = iter(columns)
         for part in self.parts:
             arrays = inputs.get(part.member)
@@ -257,7 +258,7 @@ class Program:
     def _forward(self) -> list[dict[Key, torch.Tensor]]:
         return [self._outputs_of(i) for i in range(len(self.parts))]
 
-    @torch.no_grad()  # inference mode doesn't mix with captures outside of it: pytorch#166792
+    @torch.no_grad()  # inference mode does not mix with captures outside of it: pytorch#166792
     def _outputs_of(self, i: int) -> dict[Key, torch.Tensor]:
         part = self.parts[i]
         outputs = part.member.on_device(self._tensors[i], explore=self._explore)
@@ -274,7 +275,7 @@ class Program:
             view.copy_(tensor)
 
     def _refuse(self, error: Exception) -> None:
-        """Find the modules whose capture fails alone, and refuse them."""
+        """Find the modules whose capture also fails individually, and refuse them."""
         failures: dict[int, Exception] = {}
         for i in range(len(self.parts)):
             try:
@@ -302,12 +303,12 @@ class Program:
 
 
 def make_tick_graphs(device: torch.device, generator: torch.Generator) -> TickGraphs | None:
-    """Make the launcher of a runner's modules on this device; None if each module is called by itself."""
+    """Make the launcher for the modules of a runner on this device; None if each module is called separately."""
     return TickGraphs(CudaGraphs(device, generator)) if device.type == "cuda" else None
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of the original error: a failed capture raises another one when it ends."""
+    """Return the first line of the original error: a failed capture raises a second one when it ends."""
     while error.__context__ is not None:
         error = error.__context__
     return str(error).strip().split("\n")[0] or type(error).__name__

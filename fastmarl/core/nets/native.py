@@ -1,8 +1,8 @@
 """Native inference: compiled code in place of torch for plain dense networks.
 
-In small batches torch's calls take longer than its arithmetic. A module is taken over only if the results of its
-forward methods are certain: it is a `DefaultRLModule`, or of a subclass that keeps these methods, made of linear
-layers, layer normalisations and known activations without hooks. All others run in torch.
+In small batches the overhead of torch calls exceeds the arithmetic. A module is taken over only if the results of its
+forward methods are certain: it is a `DefaultRLModule`, or an instance of a subclass that keeps these methods, made of
+linear layers, layer normalisations and known activations without hooks. All others run in torch.
 """
 
 import math
@@ -34,7 +34,7 @@ from fastmarl.core.spaces.layout import Leaf, RowLayout
 from fastmarl.core.spaces.structs import Path
 
 DTYPES = (np.float32, np.uint8, np.int8)  # dtypes that compiled code reads in place
-LEAST_MULTIPLICATIONS = 4_000_000  # in a pass for several threads
+LEAST_MULTIPLICATIONS = 4_000_000  # in a pass to use several threads
 UNKNOWN = "the observations are not a Box of floats or bytes"
 
 
@@ -55,7 +55,7 @@ class Inputs(NamedTuple):
 
 
 def take_inputs(layers: list[nn.Module], layout: RowLayout, path: Path) -> tuple[Inputs, list[nn.Module]]:
-    """Find the leaves that a network reads of the observations at `path`, and its layers after flattening.
+    """Find the leaves of the observations at `path` read by a network, and its layers after flattening.
 
     Raises:
         NotDenseError: If a layer is not known.
@@ -81,7 +81,7 @@ def mask_leaves(layout: RowLayout, key: str | None, n_logits: int) -> list[tuple
     """Return (index, number of values in a row) of the leaves at `key`, which mask the logits.
 
     Raises:
-        NotDenseError: If torch sees other numbers, or their number differs from that of logits.
+        NotDenseError: If torch sees different numbers, or their count differs from the logits.
     """
     if key is None:
         return []
@@ -151,7 +151,7 @@ def _index_at(layout: RowLayout, path: Path) -> int:
 
 
 def _is_known(dtype: np.dtype) -> bool:
-    """Return True if torch sees the same numbers, as it gets doubles as floats."""
+    """Return True if torch sees the same numbers, as it receives doubles as floats."""
     return dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype != np.float64
 
 
@@ -160,7 +160,7 @@ def _is_vector(leaf: Leaf) -> bool:
 
 
 METHODS = {
-    name: getattr(DefaultRLModule, name)  # as it is before any code can replace it
+    name: getattr(DefaultRLModule, name)  # current methods, before any code can replace them
     for name in (
         "forward_exploration",
         "forward_inference",
@@ -175,7 +175,7 @@ OF_MEMORY = {name: getattr(DefaultRLModule, name) for name in ("_remember", "get
 
 
 class ParallelNet:
-    """A compiled network for threads, each of which has memory of its own for all but the weights.
+    """A compiled network for several threads, each of which has separate memory for everything except the weights.
 
     Args:
         layers: Its layers.
@@ -200,7 +200,7 @@ class ParallelNet:
 
 
 class NativeModule(NativeNet):
-    """Replaces one module's forward methods as long as results are certain to be equal.
+    """Replaces the forward methods of a module as long as results are certain to be equal.
 
     Args:
         module: The module; it is not changed.
@@ -228,7 +228,7 @@ class NativeModule(NativeNet):
         self._cannot = _why_never(module, layout, device, allowed, dtype)
         self._watch: WeightsWatch | None = None
         self._rows: InputRows | None = None
-        self._masks: list[tuple[int, int]] = []  # leaves, and their numbers of values in a row
+        self._masks: list[tuple[int, int]] = []  # leaves, and their number of values per row
         self._next: list[np.ndarray] = []  # states after the last step
         self.renew()
 
@@ -236,7 +236,7 @@ class NativeModule(NativeNet):
         """Check the module again: its layers, the memory of its weights, and its hooks.
 
         Call this before the module acts if it may have changed: methods and hooks are checked only here, layers and
-        memory at every call of `forward()`, too.
+        memory also at every call of `forward()`.
         """
         try:
             if self._cannot:
@@ -265,7 +265,7 @@ class NativeModule(NativeNet):
 
         Returns:
             (logits float32 [n, k], values float32 [n] or None, states like those given), or None if the module has
-            changed so that torch must run it.
+            changed and torch must run it.
         """
         if self._watch is None or not self._watch.holds():
             self.renew()
@@ -282,7 +282,7 @@ class NativeModule(NativeNet):
 
 
 def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool, dtype: str) -> str:
-    """Return the reason that rules a module out whatever its layers are; "" if there is none."""
+    """Return the reason that rules a module out regardless of its layers, or ""."""
     if not allowed:
         return "native_inference is False"
     if device.type != "cpu":
@@ -297,7 +297,7 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
 
 
 def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, list[tuple[int, int]]]:
-    """Return a module's current layers, its inputs of such observations, and the masks of its logits.
+    """Return the current layers of a module, its inputs from such observations, and the masks of its logits.
 
     Raises:
         NotDenseError: If a layer or method is not known.
@@ -332,10 +332,10 @@ def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, lis
 
 
 def steps_and_cell(trunk: Any) -> tuple[list[nn.Module], nn.Module | None]:
-    """Return the layers of a default network's trunk for single steps, and its LSTM or GRU; None: it has no memory.
+    """Return the single-step layers in the trunk of a default network, and its LSTM or GRU, or None.
 
     Raises:
-        NotDenseError: If calling a layer may run other code than its class's forward().
+        NotDenseError: If calling a layer may run code other than forward() of its class.
     """
     if type(trunk) not in (LSTMTrunk, GRUTrunk):
         return layers_in_order(trunk), None

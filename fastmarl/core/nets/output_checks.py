@@ -1,4 +1,4 @@
-"""Checks of a module's outputs before agents act on them."""
+"""Checks of module outputs before agents act on them."""
 
 from typing import Any, NoReturn
 
@@ -14,7 +14,7 @@ from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.store.block import Key, leaves_of, name_of
 from fastmarl.core.store.lanes import LaneTable
 
-# Dtypes that NumPy has, too. Other floats are recorded as float32.
+# Dtypes also supported by NumPy. Other floats are recorded as float32.
 DTYPES = frozenset(
     (
         torch.float32, torch.int64, torch.float64, torch.float16, torch.int32, torch.int16, torch.int8, torch.uint8,
@@ -26,12 +26,12 @@ LEAST, MOST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 
 
 class OutputChecks:
-    """Checks of one module's outputs.
+    """Checks of module outputs.
 
     Args:
-        module_id, action_space: The module's id and action space.
+        module_id, action_space: Id and action space of the module.
         kinds: Its distributions for inference and for exploration.
-        table: Lanes, for naming agents in errors.
+        table: Lanes, for agent names in errors.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class OutputChecks:
         self._table = table
 
     def tensors_of(self, outputs: Any) -> dict[Key, torch.Tensor]:
-        """Return the leaves of a `forward()` result as dense tensors of dtypes that NumPy has.
+        """Return the leaves of a `forward()` result as dense tensors of dtypes supported by NumPy.
 
         Raises:
             ModuleOutputError: If `outputs` is not a dict, or a leaf is neither a tensor nor an array of numbers.
@@ -70,7 +70,7 @@ class OutputChecks:
             raise ModuleOutputError(self._module_id, problem) from error
 
     def check_logits(self, shape: tuple[int, ...] | None, explore: bool) -> None:
-        """Raise ModuleOutputError unless the number of logits fits the action space; not all distributions check it."""
+        """Raise ModuleOutputError for a wrong number of logits, which not all distributions check themselves."""
         expected = self.n_logits[explore]
         if expected is not None and (shape is None or len(shape) != 2 or shape[1] != expected):
             got = "no tensor" if shape is None else f"shape {tuple(shape)}"
@@ -85,11 +85,11 @@ class OutputChecks:
         """Raise ModuleOutputError for NaN or infinite outputs; -inf may rule out choices, but not all of them.
 
         Args:
-            arrays: Outputs by key, with n rows.
+            arrays: Key -> output, with n rows.
             lanes: int32 [n], lanes of the rows.
-            legal: bool [n, choices], the env's action masks.
-            explore: True if the exploration's distribution was used.
-            chosen: True if actions were chosen by the logits.
+            legal: bool [n, choices], the action masks of the env.
+            explore: True if the exploration distribution was used.
+            chosen: True if actions were chosen from the logits.
         """
         logits, logp, actions = arrays.get(LOGITS), arrays.get(LOGP), arrays.get(ACTIONS)
         if logits is not None and first_unfit(logits, LEAST, MOST) >= 0:
@@ -123,10 +123,10 @@ class OutputChecks:
 
 
 def plain_tensor(value: Any) -> torch.Tensor:
-    """Convert a tensor, an array or a number to a dense tensor of a dtype that NumPy has.
+    """Convert a tensor, an array or a number to a dense tensor of a dtype supported by NumPy.
 
     Raises:
-        TypeError, ValueError, RuntimeError: If the value can't be converted.
+        TypeError, ValueError, RuntimeError: If the value cannot be converted.
     """
     if not isinstance(value, torch.Tensor):
         array = np.asarray(value)

@@ -1,4 +1,4 @@
-"""Recurrent states of one module, by lane."""
+"""Recurrent states of a module, per lane."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -15,12 +15,12 @@ from fastmarl.core.store.lanes import LaneTable
 
 
 class LaneState:
-    """The recurrent states of one module, by lane.
+    """The recurrent states of a module, per lane.
 
     Args:
-        initial: State at an agent's first step, a nested dict of arrays or tensors without a batch axis.
+        initial: State at the first step of an agent, a nested dict of arrays or tensors without a batch axis.
         table: The lanes.
-        casting: NumPy's casting rule from later states to the dtype of the initial one.
+        casting: NumPy casting rule from later states to the dtype of the initial one.
 
     Attributes:
         initial: Leaves of the initial state.
@@ -36,7 +36,7 @@ class LaneState:
 
     def forget(self) -> None:
         """Forget the states of all lanes."""
-        self._values = [np.empty((0, *leaf.shape), leaf.dtype) for leaf in self.initial]  # by lane
+        self._values = [np.empty((0, *leaf.shape), leaf.dtype) for leaf in self.initial]  # per lane
         self._read: list[np.ndarray] = []
 
     def nest(self, leaves: list) -> Any:
@@ -45,7 +45,7 @@ class LaneState:
         return map_struct(lambda _: next(remaining), self._structure)
 
     def begin(self, lanes: np.ndarray) -> None:
-        """Set the initial state in lanes (int32 [n]) that begin with this step."""
+        """Set the initial state in lanes (int32 [n]) that start with this step."""
         table = self._table
         self._make_room()
         begun = np.empty_like(lanes)
@@ -63,7 +63,7 @@ class LaneState:
                 self._values[i] = np.concatenate([values, added])
 
     def of(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """Return the current states of these lanes (int32 [n]), which have begun; leaves [n, ...]."""
+        """Return the current states of these started lanes (int32 [n]); leaves [n, ...]."""
         return [values.take(lanes, 0) for values in self._values]
 
     def put(self, lanes: np.ndarray, leaves: list[np.ndarray]) -> None:
@@ -73,21 +73,21 @@ class LaneState:
             values[lanes] = leaf
 
     def read(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """Return the states with which these lanes act in the batch that `write()` will be called for next."""
+        """Return the states with which these lanes act in the batch of the next `write()`."""
         self.begin(lanes)
         self._read = self.of(lanes)
         return self._read
 
     def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> None:
-        """Keep the outputs "state_out" by lane.
+        """Store the outputs "state_out" in their lanes.
 
         Args:
             lanes: int32 [n], lanes of the batch.
-            outputs: The module's outputs by key.
-            module_id: Id of the module, for errors.
+            outputs: Key -> output of the module.
+            module_id: Id of the module, for error messages.
 
         Raises:
-            ModuleOutputError: If a state is missing, or has another shape or dtype than the initial one.
+            ModuleOutputError: If a state is missing, or differs in shape or dtype from the initial one.
         """
         for key, values, read in zip(self._keys, self._values, self._read, strict=True):
             out = outputs.get(key if len(key) > 1 else key[0])
@@ -101,11 +101,11 @@ class LaneState:
             rows_to_lanes(rows, lanes, values.reshape(len(values), -1))
 
     def columns_out(self, leaves: list[np.ndarray]) -> dict[Key, np.ndarray]:
-        """Return the states after a step by the keys of the module's outputs."""
+        """Return the states after a step under the keys of the module outputs."""
         return {key if len(key) > 1 else key[0]: leaf for key, leaf in zip(self._keys, leaves, strict=True)}
 
     def columns_read(self, outputs: Iterable[Key]) -> dict[Key, np.ndarray]:
-        """Return the states that were read for this batch, by keys that differ from those of the module's outputs."""
+        """Return the states read for this batch, under keys that differ from those used by the module outputs."""
         keys = [own_key(Recorded.STATE_IN, outputs, key[1:]) for key in self._keys]
         return dict(zip(keys, self._read, strict=True))
 

@@ -12,7 +12,7 @@ class RowThreads:
     They take blocks without the GIL: handing one to a Python thread takes as long as 500 rows of a small network.
 
     Args:
-        n: Number of threads, with the caller's own.
+        n: Number of threads, including the calling one.
 
     Attributes:
         n: Number of threads within a block.
@@ -42,7 +42,7 @@ class RowThreads:
             self._shared = None
 
     def started(self) -> BlockThreads:
-        """Return what the threads share, after starting them if needed."""
+        """Return the state shared by the threads, after starting them if needed."""
         if self._shared is None:
             self._threads, self._shared = [], BlockThreads(self.n)
             for number in range(1, self.n):
@@ -52,4 +52,4 @@ class RowThreads:
         return self._shared
 
 
-ALONE = RowThreads(1)  # the caller's own thread
+ALONE = RowThreads(1)  # the calling thread

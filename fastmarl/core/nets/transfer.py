@@ -1,6 +1,6 @@
-"""Copies from the store's arrays to a module's tensors, and from its outputs to arrays.
+"""Copies from store arrays to tensors for a module, and from its outputs to arrays.
 
-A module gets copies, which it may keep and write to, because the arrays are the record. On a GPU a tick takes one
+A module gets copies, which it may keep and write to, because the arrays are the record. On a GPU each tick takes one
 transfer each way.
 """
 
@@ -36,10 +36,10 @@ class HostCopy:
 class StagedCopy:
     """Copies for modules on a GPU, through one host buffer each way.
 
-    Arrays that it returns are valid until the next call.
+    Returned arrays are valid until the next call.
 
     Args:
-        device: The modules' device.
+        device: Device of the modules.
     """
 
     def __init__(self, device: torch.device):
@@ -97,16 +97,16 @@ class Packing:
 
 
 def host_buffer(n_bytes: int, device: torch.device) -> torch.Tensor:
-    """Allocate memory on the host; for a GPU page-locked, which it copies without the driver's own staging."""
+    """Allocate memory on the host; for a GPU page-locked, which it copies without a staging buffer of the driver."""
     return torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 
 @cache
 def sent_dtype(dtype: np.dtype) -> torch.dtype:
-    """Return the dtype of the tensor made of an array: float64 is sent as float32, all others as they are.
+    """Return the dtype of the tensor made from an array: float64 is sent as float32, all others unchanged.
 
     Raises:
-        ConfigError: If torch has no such dtype.
+        ConfigError: If torch does not support the dtype.
     """
     try:
         return torch.from_numpy(np.empty(0, _sent(dtype))).dtype

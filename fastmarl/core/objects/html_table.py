@@ -1,4 +1,4 @@
-"""A table in HTML, which a notebook shows in place of an object's text."""
+"""An HTML table, shown by notebooks instead of the text of an object."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -10,7 +10,7 @@ def html_table(
     """Return a table with all texts escaped: the first column is aligned to the left, the others to the right.
 
     Args:
-        heading: A text for each column; empty: there is none.
+        heading: A text for each column; may be empty.
         notes: Lines below the table.
     """
     parts = [f"<b>{escape(title)}</b>"] if title else []

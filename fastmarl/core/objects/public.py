@@ -10,7 +10,7 @@ Kind = TypeVar("Kind", bound=type[Any])
 
 
 def public(module: str) -> Callable[[Kind], Kind]:
-    """Return a decorator for a class that users import from `module`; it goes above all other decorators.
+    """Return a decorator for a class that users import from `module`; place it above all other decorators.
 
     Pickles, tracebacks and docs then show that path.
     """
@@ -25,12 +25,12 @@ def public(module: str) -> Callable[[Kind], Kind]:
 def imported_when_used(package: str, submodules: Collection[str] = ()) -> tuple[list[str], Callable[[str], Any]]:
     """Return `__all__` and `__getattr__` for a package that imports its names on first use.
 
-    This saves most of a second, which numba and torch take to import. The names are those that the package's file
+    This saves most of a second, which numba and torch take to import. The names are the ones that the package file
     imports for type checkers, under `if TYPE_CHECKING:`.
 
     Args:
         package: Name of the package.
-        submodules: Names of the package's public modules.
+        submodules: Names of its public modules.
 
     Raises:
         ImportError: If the source file is missing, as when only bytecode was installed.

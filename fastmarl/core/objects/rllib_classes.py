@@ -1,4 +1,4 @@
-"""Access to RLlib's classes: RLlib is only imported for conversions, and its classes are recognised without it."""
+"""Access to RLlib classes: RLlib is only imported for conversions, and its classes are recognised without it."""
 
 import sys
 from importlib import import_module
@@ -18,11 +18,11 @@ def rllib_class(module: str, name: str) -> Any:
 
 
 def is_of_rllib(kind: type) -> bool:
-    """Return True if the class, or one of its base classes, is RLlib's."""
+    """Return True if the class, or one of its base classes, is defined in RLlib."""
     return any(base.__module__.startswith("ray.rllib.") for base in kind.__mro__)
 
 
 def fetched(value: Any) -> Any:
-    """Return the object that a reference into Ray's object store points to; other values are returned unchanged."""
+    """Return the object that a reference into the Ray object store points to; other values are returned unchanged."""
     ray: Any = sys.modules.get("ray")
     return ray.get(value) if isinstance(value, getattr(ray, "ObjectRef", ())) else value

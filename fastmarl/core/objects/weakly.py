@@ -1,4 +1,4 @@
-"""Callbacks that don't keep their object alive, so that reference counts alone free a runner."""
+"""Callbacks that do not keep their object alive, so that reference counts alone free a runner."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from weakref import ref
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a bound method, to be held by what the method's object holds.
+    """Return a function that calls a bound method, to be stored in objects that the object of the method refers to.
 
     Once that object is freed, a call raises ReferenceError.
     """

@@ -10,23 +10,23 @@ import struct
 HEADER = struct.Struct(
     "<QII?"
 )  # of a packet: number of its message, its index in the message, bytes, True for the last packet
-MOST_AT_ONCE = 1 << 16  # bytes of a packet; the system refuses packets larger than its socket buffers, some 200 KB
+MOST_AT_ONCE = 1 << 16  # bytes per packet; the system rejects packets larger than its socket buffers, about 200 KB
 
 
 class Channel:
-    """An end of a channel, over a socket, which shows at once when the other process ends.
+    """An end of a channel over a socket, which notices immediately when the other process ends.
 
-    It sends packets, not a stream: the system keeps them apart, and a message there and back takes 12 µs instead of 18.
+    It sends packets, not a stream: the system keeps them separate, and a round trip takes 12 µs instead of 18.
 
-    An interrupt (KeyboardInterrupt) at any line leaves the channel intact. Received data stay in the buffer until they
-    are filed, and filing them twice does no harm. A half-sent message is dropped by the other side when the next one
-    comes. So numbers must ascend, and callers must compare numbers instead of counting messages.
+    An interrupt (KeyboardInterrupt) at any line leaves the channel intact. Received data remains in the buffer until it
+    is filed, and filing it twice does no harm. A half-sent message is dropped by the other side when the next one
+    arrives. So numbers must ascend, and callers must compare numbers instead of counting messages.
 
     Args:
         sock: One of a pair of SOCK_SEQPACKET sockets.
 
     Attributes:
-        messages: Received messages that were not taken yet, by number, in the order in which they came.
+        messages: Number -> received message that was not taken yet, in order of arrival.
     """
 
     def __init__(self, sock: socket.socket):
@@ -34,7 +34,7 @@ class Channel:
         self.messages: dict[int, bytes] = {}
         self._timeout_s: float | None = None
         self._buffer = bytearray(HEADER.size + MOST_AT_ONCE)  # message number 0: empty
-        self._packets: tuple[int, dict[int, bytes]] = 0, {}  # number of a message, and its packets by index
+        self._packets: tuple[int, dict[int, bytes]] = 0, {}  # number of a message, and index -> packet
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
@@ -46,14 +46,14 @@ class Channel:
         """Set how long to wait for the other side. Before the first call there is no limit."""
         self._timeout_s = seconds
         timeout = struct.pack("ll", *divmod(int(1e6 * seconds), 1_000_000))
-        # The socket's own timeout: Python's would add a system call to each message.
+        # The timeout of the socket itself: the one of Python would add a system call to each message.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
 
     def send(self, number: int, message: bytes) -> None:
         """Send a message.
 
         Args:
-            number: Number of the message, above 0 and above those of all earlier messages.
+            number: Number of the message, above 0 and above all earlier numbers.
             message: Bytes, of any length.
 
         Raises:
@@ -77,7 +77,7 @@ class Channel:
                 raise EOFError from None
 
     def _wait_for_room(self) -> None:
-        """Wait until the socket takes more; read meanwhile, because the other side may be blocked in sending."""
+        """Wait until the socket accepts more; read meanwhile, because the other side may be blocked in sending."""
         poll = select.poll()
         poll.register(self.sock, select.POLLIN | select.POLLOUT)
         events = poll.poll(None if self._timeout_s is None else 1e3 * self._timeout_s)
@@ -99,7 +99,7 @@ class Channel:
         return number, self.messages.pop(number)
 
     def read(self) -> None:
-        """Wait for a packet; the last packet of a message adds it to `messages`. Raises as `recv()` does."""
+        """Wait for a packet; the last packet of a message adds it to `messages`. Raises like `recv()`."""
         if not self.file():
             try:
                 size = self._recv_packet()
@@ -112,7 +112,7 @@ class Channel:
             self.file()
 
     def file(self) -> bool:
-        """Take the packet out of the buffer; return False if there is none."""
+        """Take the packet out of the buffer; return False if it is empty."""
         number, index, size, is_last = HEADER.unpack_from(self._buffer)
         if not number:
             return False

@@ -1,4 +1,4 @@
-"""A child process with timeouts for its answers, which is ended in every case."""
+"""A child process with timeouts for its answers, which is terminated in every case."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 class ChildProcess:
-    """Exchanges messages with a process that this one starts.
+    """Exchanges messages with a child process.
 
-    Each message gets one answer, in order and under its own number, so after an interrupt no one needs to know the
-    number of answers under way. A subclass defines the errors for a lost process and for a failed request.
+    Each message gets one answer, in order and with the number of the message, so after an interrupt the count of
+    pending answers need not be known. A subclass defines the errors for a lost process and for a failed request.
     """
 
     gone: type[Exception]
     """Type of the errors of `_loss()`."""
 
     def _loss(self, error: Exception | None) -> Exception:
-        """Return the error to raise from now on.
+        """Return the error to raise from here on.
 
         Args:
-            error: EOFError of the channel (the process has ended), TimeoutError, or None (it was closed).
+            error: EOFError of the channel (the process has exited), TimeoutError, or None (it was closed).
         """
         raise NotImplementedError
 
@@ -61,7 +61,7 @@ class ChildProcess:
 
         Args:
             start_method: "spawn" or "fork".
-            has_script: False for a `ScriptlessProcess`, which does not import the user's script.
+            has_script: False for a `ScriptlessProcess`, which does not import the user script.
         """
         self._channel, self._other_end = Channel.pair()
         self._forks = start_method == "fork"
@@ -70,7 +70,7 @@ class ChildProcess:
         args = plan, self._other_end, *others
         self._process: Any = process(target=target, args=args, name=name, daemon=daemon)
         self._end: Exception | None = None  # error of every further call, once the process is lost or closed
-        self._numbers = count(FIRST + 1)  # numbers of messages
+        self._numbers = count(FIRST + 1)  # message numbers
         self._answered_at = 0.0
         self._number_of_close = 0
 
@@ -91,11 +91,11 @@ class ChildProcess:
 
     @property
     def sock(self) -> socket.socket:
-        """Socket that becomes readable when an answer comes, or when the process ends."""
+        """Socket that becomes readable when an answer arrives, or when the process ends."""
         return self._channel.sock
 
     def send(self, message: bytes) -> int:
-        """Send a message, which the process executes after the earlier ones; return the number of the answer.
+        """Send a message, to be executed after the earlier ones; return the number of the answer.
 
         A lost process is only reported by `recv()`.
         """
@@ -111,10 +111,10 @@ class ChildProcess:
         """Wait for the answer with this number, and take it; earlier answers are kept.
 
         Returns:
-            The value of the answer; None if it has none.
+            The value of the answer, or None.
 
         Raises:
-            Exception: If the process is lost, or the request has failed.
+            Exception: If the process is lost, or the request failed.
         """
         answers = self._channel.messages
         while number not in answers:
@@ -137,16 +137,16 @@ class ChildProcess:
         self._answered_at = monotonic()
 
     def has_answer(self, number: int) -> bool:
-        """Return True if `recv()` need not wait. Answers that are still in the socket don't count."""
-        self._channel.file()  # files a packet that was read when an interrupt came
+        """Return True if `recv()` need not wait. Answers still in the socket do not count."""
+        self._channel.file()  # files a packet that was read before an interrupt
         return number in self._channel.messages or self._end is not None
 
     def give_up(self) -> None:
-        """Treat the process as timed out, which `recv()` will report."""
+        """Treat the process as timed out; `recv()` will report this."""
         self._lost(TimeoutError())
 
     def forget(self) -> None:
-        """Drop the answers to earlier messages. Those still to come are kept until the next call."""
+        """Drop the answers to earlier messages. Answers still to arrive are kept until the next call."""
         self._channel.messages.clear()
 
     def request(self, message: bytes) -> Any:
@@ -160,29 +160,29 @@ class ChildProcess:
             self._number_of_close = self.send(CLOSE)
 
     def end_close(self) -> None:
-        """Wait until the process has ended, kill it if need be, and raise its error in closing."""
+        """Wait until the process has exited, kill it if necessary, and raise its error in closing."""
         try:
-            with contextlib.suppress(self.gone):  # a process that was lost is closed, too
+            with contextlib.suppress(self.gone):  # a lost process is also closed
                 self.recv(self._number_of_close)
         finally:
             self.hang_up()
             self.end()
 
     def hang_up(self) -> None:
-        """Close the channel, upon which a process that waits for messages ends by itself."""
+        """Close the channel, so that a process waiting for messages exits by itself."""
         if self._end is None:
             self._end = self._loss(None)
         self._channel.close()
         self._other_end.sock.close()
 
     def end(self) -> None:
-        """Wait a little for the process to end, then kill it; close all that belongs to it."""
+        """Wait briefly for the process to exit, then kill it; close all its resources."""
         if self.pid is not None:
             self._process.join(CLOSE_TIMEOUT_S)
         self.kill()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Terminate the process immediately."""
         if self.pid is not None:
             self._process.kill()
             self._process.join()
@@ -192,10 +192,10 @@ class ChildProcess:
         self._process = None  # frees its file descriptors
 
     def how_it_ended(self, ready: str, too_soon: bool) -> str:
-        """Describe the end of the process for an error's text.
+        """Describe the end of the process for an error message.
 
         Args:
-            ready: What the process does before it is ready.
+            ready: Action of the process before it is ready.
             too_soon: True if it ended before that.
         """
         problem = f"has ended (exit code {self._process.exitcode})"
@@ -217,10 +217,10 @@ class ChildProcess:
 
 
 def with_interrupts_deferred(function: Callable[[], T]) -> T:
-    """Call the function; raise an interrupt (SIGINT) that comes meanwhile after it.
+    """Call the function; an interrupt (SIGINT) that arrives meanwhile is raised after it.
 
-    Python runs the hooks of a fork, and `multiprocessing`'s code that frees a process object, without a caller: an
-    error raised there is printed and lost, and a file descriptor that is a mere number would stay open.
+    Python runs the hooks of a fork, and the code of `multiprocessing` that frees a process object, without a caller: an
+    error raised there is printed and lost, and a file descriptor stored as a plain number would remain open.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -236,10 +236,10 @@ def with_interrupts_deferred(function: Callable[[], T]) -> T:
 
 
 def pickled(plan: Any, what: str, way_out: str) -> bytes:
-    """Pickle a plan for a process that is spawned.
+    """Pickle a plan for a spawned process.
 
     Raises:
-        ConfigError: If `plan` can't be pickled; the message names it by `what`, and suggests `way_out`.
+        ConfigError: If `plan` cannot be pickled; the message names it by `what`, and suggests `way_out`.
     """
     try:
         pickler: Any = import_module("cloudpickle")  # pickles functions of scripts and notebooks, and lambdas

@@ -1,4 +1,4 @@
-"""The cores that this process may use."""
+"""The cores available to this process."""
 
 import os
 from pathlib import Path
@@ -7,10 +7,10 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use: by its affinity, and by the limit of its cgroup."""
+    """Return the number of cores available to this process, given its affinity and the limit of its cgroup."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = (CGROUPS / "cpu.max").read_text().split()
-    except (OSError, ValueError):  # no cgroups, or those of version 1
+    except (OSError, ValueError):  # no cgroups, or cgroups v1
         return cores
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

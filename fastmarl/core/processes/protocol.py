@@ -1,4 +1,4 @@
-"""Protocol of both sides of a channel to another process."""
+"""Protocol of both sides of a channel to a child process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def end_with(parent: int) -> None:
 
 
 def pickled_error(error: BaseException) -> bytes:
-    """Pickle an error; return empty bytes if it can't be unpickled again."""
+    """Pickle an error; return empty bytes if it cannot be unpickled again."""
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)

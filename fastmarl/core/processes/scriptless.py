@@ -1,4 +1,4 @@
-"""Spawned processes that skip the user's script, which those of multiprocessing import first."""
+"""Spawned processes that skip the user script, which multiprocessing imports first."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from multiprocessing.context import SpawnProcess
 from types import FunctionType
 from typing import Any
 
-OF_SCRIPT = ("init_main_from_name", "init_main_from_path")  # keys in multiprocessing's preparation data
+OF_SCRIPT = ("init_main_from_name", "init_main_from_path")  # keys in the preparation data of multiprocessing
 
 
 def mentions_script(pickled: bytes) -> bool:
-    """Return True if a pickle may refer to the script: `__main__`, or `__mp_main__` in a process that has imported it.
+    """Return True if a pickle may refer to the script: `__main__`, or `__mp_main__` in a process that imported it.
 
-    Pickles name the module of each class and function, including those that cloudpickle pickles by value.
+    Pickles name the module of each class and function, including functions pickled by value by cloudpickle.
     """
     return b"_main__" in pickled
 
@@ -38,7 +38,8 @@ _of_popen: Any = popen_spawn_posix.Popen._launch  # type: ignore[attr-defined]
 
 
 class _Popen(popen_spawn_posix.Popen):
-    # The original's code with another `spawn` among its globals, so that processes of other threads are not affected.
+    # The code of the original with a different `spawn` among its globals, so that processes of other threads are
+    # unaffected.
     _launch = FunctionType(_of_popen.__code__, {**_of_popen.__globals__, "spawn": _SpawnWithoutScript()})
 
 
@@ -46,7 +47,7 @@ class ScriptlessProcess(SpawnProcess):
     """A spawned process that does not import the script unless it calls `import_script()`.
 
     Attributes:
-        script: Preparation data to import the script; empty if there is none, as in a notebook.
+        script: Preparation data to import the script; empty without a script, as in a notebook.
     """
 
     @staticmethod

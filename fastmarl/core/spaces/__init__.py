@@ -1,1 +1,1 @@
-"""Spaces: leaves of their values, nested values, and action masks."""
+"""Spaces: the leaves of their values, nested values, and action masks."""

@@ -1,4 +1,4 @@
-"""Names of the recorded columns; the strings are RLlib's, so batches are alike in both faces."""
+"""Names of the recorded columns; the strings match RLlib, so batches look alike in both APIs."""
 
 import math
 from collections.abc import Collection
@@ -16,10 +16,10 @@ class Columns:
 
     OBS = "obs"
     NEXT_OBS = "new_obs"
-    FINAL_OBS = "final_obs"  # the observation after a trajectory's last step (Gymnasium's name)
+    FINAL_OBS = "final_obs"  # the observation after the last step of a trajectory (as in Gymnasium)
     INFOS = "infos"
     ACTIONS = "actions"
-    ACTIONS_FOR_ENV = "actions_for_env"  # if connectors change what envs receive
+    ACTIONS_FOR_ENV = "actions_for_env"  # if connectors change the actions for envs
     REWARDS = "rewards"
     TERMINATEDS = "terminateds"
     TRUNCATEDS = "truncateds"
@@ -39,19 +39,19 @@ class Columns:
     RETURNS_TO_GO = "returns_to_go"
     ACTIVE = "active"  # in aligned columns: True if the agent acted at the env step
     ENV_STATE = "env_state"
-    FINAL_T = "final_t"  # in aligned columns: the step of the agent's last observation
-    NEXT_T = "next_t"  # in aligned columns: the step of the agent's next observation
-    CONTINUES = "continues"  # in aligned columns: False for agents that have terminated
-    FINAL_ACTION_MASK = "final_action_mask"  # in aligned columns: the mask of the agent's last observation
-    FIRST_ENV_T = "first_env_t"  # in aligned columns: the env step of each chunk's first row
+    FINAL_T = "final_t"  # in aligned columns: the step of the last observation of the agent
+    NEXT_T = "next_t"  # in aligned columns: the step of the next observation of the agent
+    CONTINUES = "continues"  # in aligned columns: False for terminated agents
+    FINAL_ACTION_MASK = "final_action_mask"  # in aligned columns: the mask of the last observation
+    FIRST_ENV_T = "first_env_t"  # in aligned columns: the env step of the first row of each chunk
 
 
 @public("fastmarl")
 class Recorded(Enum):
-    """Columns that the runner itself records among a module's outputs.
+    """Columns recorded by the runner itself, in addition to the module outputs.
 
-    Such a column normally has its plain name. If the module has an output of that name, the output keeps it, and the
-    runner's column gets the member of this enum as its name.
+    Such a column normally has its plain name. If a module output already has that name, the output keeps it, and the
+    column of the runner is stored under the member of this enum.
     """
 
     ACTION_MASK = Columns.ACTION_MASK
@@ -63,16 +63,16 @@ OwnName = str | Recorded
 
 
 def own_name(own: Recorded, outputs: Collection[Any]) -> OwnName:
-    """Return the name under which the runner records its own column, next to outputs of these names."""
+    """Return the name under which the runner records this column, next to outputs of these names."""
     return own if own.value in outputs else own.value
 
 
 def recorded_name(own: Recorded, recorded: Collection[Any]) -> OwnName:
-    """Return the name of the runner's own column among the names of everything recorded."""
+    """Return the name of a column recorded by the runner among all recorded names."""
     return own if own in recorded else own.value
 
 
 def blank_value(output: object, dtype: np.dtype) -> float:
-    """Return the value that stands for a missing output: NaN, 0, or True for masks, which rules nothing out."""
+    """Return the value that stands for a missing output: NaN, 0, or True for masks, which allows everything."""
     is_mask = output in (Columns.ACTION_MASK, (Recorded.ACTION_MASK,), Recorded.ACTION_MASK)
     return math.nan if dtype.kind == "f" else is_mask

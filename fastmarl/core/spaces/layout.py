@@ -1,4 +1,4 @@
-"""The leaves that a value of a Gymnasium space consists of."""
+"""The leaves of the values of a Gymnasium space."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -22,8 +22,8 @@ class Leaf:
     """A single array of a nested value.
 
     Attributes:
-        sizes: Number of entries of each container on its path; -1 if its space may accept others besides.
-        any_form: True if a space on its path has a `contains()` of its own, which may accept numbers in another form;
+        sizes: Number of entries of each container on its path; -1 if its space may accept further entries.
+        any_form: True if a space on its path overrides `contains()`, and may thus accept numbers in a different form;
             see `values.converted()`.
     """
 
@@ -35,7 +35,7 @@ class Leaf:
 
 
 class RowLayout:
-    """The leaves of a space, in the order of the space's dicts and tuples, in native byte order.
+    """The leaves of a space, in the order of its dicts and tuples, in native byte order.
 
     Leaves that are not arrays (Text, Graph, Sequence, ...) have dtype object and shape ().
 
@@ -56,7 +56,7 @@ class RowLayout:
         self._is_leaf = not self.leaves[0].path
 
     def nest(self, arrays: list) -> Any:
-        """Nest the leaves' arrays like the space: one array, or dicts and tuples of arrays."""
+        """Nest the arrays of the leaves like the space: one array, or dicts and tuples of arrays."""
         return arrays[0] if self._is_leaf else _nest(self.space, iter(arrays))
 
     def leaves_of(self, value: Any) -> list:
@@ -65,7 +65,7 @@ class RowLayout:
 
 
 def has_own_contains(space: gym.Space) -> bool:
-    """Return True if `contains()` is not that of Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."""
+    """Return True if `contains()` is not inherited from Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."""
     return getattr(space.contains, "__func__", space.contains) not in _CONTAINS
 
 
@@ -110,7 +110,8 @@ def leaf_spaces(space: gym.Space) -> list[gym.Space]:
 
 
 def serves(made_for: tuple[gym.Space, gym.Space], spaces: tuple[gym.Space, gym.Space], *, bounds: bool) -> bool:
-    """Return True if a module made for one pair (observation space, action space) can act for agents with another.
+    """Return True if a module made for one pair (observation space, action space) can act for agents with the other
+    pair.
 
     The spaces must be equal, except for bounds of Boxes, and for dtypes if values of one are cast to the other.
 

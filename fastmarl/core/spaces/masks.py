@@ -1,8 +1,8 @@
 """Action masks: where environments put them, and their form.
 
-Three places are known: `obs["action_mask"]` (PettingZoo, RLlib), `obs["avail_actions"]` (SMAC) and
-`info["action_mask"]`. A mask has one number for each choice of a Discrete space, or for each choice of each part of a
-MultiDiscrete space, flat or nested; 0 rules the choice out.
+Three places are supported: `obs["action_mask"]` (PettingZoo, RLlib), `obs["avail_actions"]` (SMAC) and
+    `info["action_mask"]`. A mask has one number for each choice of a Discrete space, or for each choice of each part of
+    a MultiDiscrete space, flat or nested; 0 marks illegal choices.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ RULES_OUT_ALL = (
 
 
 def choices_of(action_space: gym.Space | None) -> list[int]:
-    """Return the number of choices of each part; empty for spaces that can't be masked."""
+    """Return the number of choices of each part; empty for spaces without mask support."""
     if isinstance(action_space, gym.spaces.Discrete):
         return [int(action_space.n)]
     if isinstance(action_space, gym.spaces.MultiDiscrete):
@@ -36,7 +36,7 @@ def mask_key(obs_space: gym.Space, action_space: gym.Space) -> str | None:
     """Return the key under which an observation space has a mask for these actions, or None.
 
     Raises:
-        ConfigError: If the mask has a wrong size.
+        ConfigError: If the mask has the wrong size.
     """
     key = key_among(obs_space)
     n_choices = sum(choices_of(action_space))
@@ -78,11 +78,11 @@ def mask_row(mask: Any) -> np.ndarray:
 
 
 def size_problem(n_numbers: int, sizes: list[int]) -> str | None:
-    """Explain why a mask with `n_numbers` numbers does not fit, or return None."""
+    """Explain why a mask with `n_numbers` numbers does not match, or return None."""
     expected = sum(sizes)
     return None if n_numbers == expected else f"has {n_numbers} numbers, expected {expected}: one for each choice"
 
 
 def parts_of(row: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
-    """Split a mask's row, or an array [..., numbers] of rows, into the parts of the space."""
+    """Split the row of a mask, or an array [..., numbers] of rows, into the parts of the space."""
     return np.split(row, np.cumsum(sizes)[:-1], axis=-1)

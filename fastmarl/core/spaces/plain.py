@@ -1,4 +1,4 @@
-"""Conversion of Gymnasium's spaces to and from plain data that `fastmarl.checkpoint` can save."""
+"""Conversion of Gymnasium spaces to and from plain data that `fastmarl.checkpoint` can save."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ def plain_space(space: gym.Space) -> dict[str, Any]:
     """Convert a space to dicts, lists, numbers and arrays.
 
     Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these are supported; a subclass is saved as the
-    Gymnasium class that it is based on, and restored as one that takes numbers in any form if its `contains()` was its
-    own. For other spaces, only a description is saved.
+    Gymnasium class it derives from. If it overrides `contains()`, the restored space accepts numbers in any form. For
+    other spaces, only a description is saved.
     """
     plain = _plain_space(space)
     return {**plain, ANY_FORM: True} if plain[KIND] != OTHER and has_own_contains(space) else plain
@@ -67,7 +67,7 @@ def _contains_any(value: Any) -> bool:
 
 
 def _plain_array(array: np.ndarray) -> Any:
-    """Return the array's only value if all its values are equal, else the array."""
+    """Return a single value if all values of the array are equal, otherwise the array."""
     is_one = array.size > 0 and bool((array == array.flat[0]).all())
     return array.flat[0].item() if is_one else array
 
@@ -78,8 +78,8 @@ def _box(data: Mapping[str, Any]) -> gym.Space:
         name: _filled(data[name], shape, np.dtype(np.bool_) if name in _BOUNDED else dtype) for name in _BOX_ARRAYS
     }
     space = gym.spaces.Box(arrays["low"], arrays["high"], shape, dtype.type)
-    space.dtype = dtype  # keeps its byte order
-    # The bounds of integers do not show if they are bounded, so the flags are restored, too.
+    space.dtype = dtype  # keeps the byte order
+    # The bounds of integers do not show if they are bounded, so the flags are also restored.
     for name, array in arrays.items():
         setattr(space, name, array)
     return space
@@ -95,7 +95,7 @@ def _filled(values: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def _discrete(data: Mapping[str, Any]) -> gym.Space:
     dtype = np.dtype(data["dtype"])
-    options = {} if dtype == np.int64 else {"dtype": dtype.type}  # Gymnasium 1.1 has no such option
+    options = {} if dtype == np.int64 else {"dtype": dtype.type}  # Gymnasium 1.1 does not have this option
     return gym.spaces.Discrete(data["n"], start=data["start"], **options)
 
 

@@ -1,4 +1,4 @@
-"""Values that a dtype can hold or a space has."""
+"""Values that a dtype can represent or a space contains."""
 
 import math
 
@@ -22,9 +22,9 @@ def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
 
 
 def converted(given: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the same numbers in this shape, and in this dtype if it holds them exactly; `given` if it has others.
+    """Return the same numbers in this shape, and in this dtype if that is exact; `given` if its size differs.
 
-    This is for spaces with a `contains()` of their own, which may accept other forms than the class they derive from.
+    This is for spaces that override `contains()`, which may accept other forms than the class they derive from.
     """
     if given.dtype.kind not in "biuf" or given.size != math.prod(shape):
         return given
@@ -37,16 +37,16 @@ def converted(given: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> np.
 
 
 def first_unheld(dtype: np.dtype, given: np.ndarray) -> int:
-    """Return the first row of an array [n, ...] that `dtype` can't hold (see `can_hold()`), or -1."""
+    """Return the first row of an array [n, ...] that `dtype` cannot represent (see `can_hold()`), or -1."""
     if given.dtype == dtype or can_hold(dtype, given):
         return -1
     return next((row for row in range(len(given)) if not can_hold(dtype, given[row : row + 1])), -1)
 
 
 def unheld(dtype: np.dtype, given: np.ndarray) -> np.ndarray:
-    """Return True for each value that `dtype` can't hold: bool, of the shape of `given`.
+    """Return True for each value that `dtype` cannot represent: bool, of the shape of `given`.
 
-    A value is held if it stays equal; floats may lose digits, but not become infinite.
+    A value is representable if it remains equal; floats may lose digits, but not become infinite.
     """
     kind, of_given = dtype.kind, given.dtype.kind
     if kind == "O" or given.dtype == dtype:
@@ -65,7 +65,7 @@ def unheld(dtype: np.dtype, given: np.ndarray) -> np.ndarray:
         return np.asarray(np.isfinite(given) & ~np.isfinite(made))
     is_far = np.zeros(given.shape, np.bool_)
     if of_given != "b":
-        most = 2 ** (np.finfo(dtype).nmant + 1)  # up to here, all integers are held
+        most = 2 ** (np.finfo(dtype).nmant + 1)  # up to here, all integers are representable
         is_far = np.asarray((given > most) | (given < -most))
         is_far[is_far] = made[is_far].astype(object) != given[is_far].astype(object)  # Python compares them exactly
     return is_far
@@ -82,21 +82,22 @@ def _unheld_by_integers(limits: np.iinfo, given: np.ndarray) -> np.ndarray:
 
 
 def described(array: np.ndarray) -> str:
-    """Describe an array's dtype and shape, and the range of integers, for error messages."""
+    """Describe the dtype and shape of an array, and the range of integers, for error messages."""
     values = f" with values from {array.min()} to {array.max()}" if array.dtype.kind in "iu" and array.size else ""
     return f"{array.dtype} of shape {array.shape}{values}"
 
 
 def narrowest(low: int, high: int) -> np.dtype:
-    """Return the smallest integer dtype that holds all values from `low` to `high`."""
+    """Return the smallest integer dtype that can represent all values from `low` to `high`."""
     kinds = (np.uint8, np.uint16, np.uint32, np.uint64) if low >= 0 else (np.int8, np.int16, np.int32, np.int64)
     return np.dtype(next(kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max))
 
 
 def choice_ranges(space: gym.Space) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the least and greatest value of each element of a Discrete, MultiDiscrete or MultiBinary action.
+    """Return the lowest and highest value of each element of a Discrete, MultiDiscrete or MultiBinary action.
 
-    Both are int64 [elements]. Returns None for a Box, where the options `normalize_actions` and `clip_actions` decide.
+    Both are int64 [elements]. Returns None for a Box, which depends on the options `normalize_actions` and
+    `clip_actions`.
     """
     if isinstance(space, gym.spaces.MultiBinary):
         least = np.zeros(math.prod(space.shape), np.int64)

@@ -1,4 +1,4 @@
-"""Spaces of agents, stored when agents join, so that episodes need not ask an env that steps on or is closed."""
+"""Spaces of agents, stored when agents join; querying the env later might be impossible or give others."""
 
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -9,15 +9,15 @@ import gymnasium as gym
 from fastmarl.core.errors import MultiAgentEnvError
 from fastmarl.core.store.lanes import LaneTable
 
-Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations, of actions
-MOST_AGENTS = 4096  # by env; beyond that number, as in an open world, agents without a lane are forgotten
+Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # (observation space, action space)
+MOST_AGENTS = 4096  # per env; beyond that number, as in an open world, agents without a lane are forgotten
 
 
 class AgentSpaces:
-    """Keeps the spaces of all agents that have a lane, in `table.spaces`.
+    """Stores the spaces of all agents with a lane, in `table.spaces`.
 
-    Its dicts only grow, and the list never changes; to forget agents, both are replaced. So holders of these objects
-    have the spaces of all agents that have had a lane until then.
+    Its dicts only grow, and the list never changes; to forget agents, both are replaced. So references to these objects
+    contain the spaces of all agents with a lane until then.
 
     Args:
         table: The lanes.
@@ -25,17 +25,17 @@ class AgentSpaces:
     """
 
     def __init__(self, table: LaneTable, spaces_of: Callable[[int, Hashable], Spaces]):
-        self._table: LaneTable = weakref.proxy(table)  # which holds this object
+        self._table: LaneTable = weakref.proxy(table)  # which refers to this object
         self._spaces_of = spaces_of
         table.on_new_agent = self._note
 
     def share(self, env_indices: Iterable[int], spaces: Mapping[Hashable, Spaces]) -> None:
-        """Store the spaces of all agents of a batch of envs, which are alike, before any of them joins."""
+        """Store the spaces of all agents of a batch of identical envs, before any of them joins."""
         of_batch, own = dict(spaces), set(env_indices)
         self._table.spaces = [of_batch if i in own else of_env for i, of_env in enumerate(self._table.spaces)]
 
     def _note(self, env_index: int, agent_id: Hashable) -> None:
-        if agent_id is None:  # in an env without possible_agents, which can't be checked before
+        if agent_id is None:  # in an env without possible_agents, which cannot be checked before
             env_t = self._table.envs[env_index].env_t
             problem = "expected agent ids in observations, got None, which stands for no agent in batches"
             raise MultiAgentEnvError(env_index, None, env_t, f"{problem}; use another id")

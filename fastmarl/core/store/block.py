@@ -1,7 +1,7 @@
-"""Memory of one module's rows in one call of `sample()`, leased to the episodes made of it.
+"""Memory for the rows of a module in a `sample()` call, leased to the episodes made from it.
 
-Axes in names: R row, F final observation, L lane, K flattened leaf. Rows are in order of arrival, so the rows that a
-module acts upon in a tick are a slice, and its outputs are recorded by slices.
+Axes in names: R row, F final observation, L lane, K flattened leaf. Rows are in order of arrival, so the rows on which
+    a module acts in a tick are a slice, and its outputs are recorded by slices.
 """
 
 import weakref
@@ -20,7 +20,7 @@ from fastmarl.core.store.memory import LeasedArray, MemoryRing
 
 LEAST_ROWS = 64
 SMALL = 512  # rows below which all memory counts as used
-ENOUGH = 0.25  # fraction of a block's rows that episodes must use to keep the block
+ENOUGH = 0.25  # fraction of block rows that episodes must use to keep the block
 GROWTH = 4
 ROW_ARRAYS = {
     "lane_R": np.int32,
@@ -30,35 +30,35 @@ ROW_ARRAYS = {
     "seq_no_R": np.int64,
 }
 FINAL_ARRAYS = {"final_prev_F": np.int64, "final_at_F": np.int64}
-# An output's name, or (name, *path) for a leaf of a nested output, and for a name that is not a string.
+# Name of an output, or (name, *path) for a leaf of a nested output, and for a name that is not a string.
 Key = str | tuple[Any, ...]
-OWN, OUTPUT = range(2)  # whose arrays: the block's own, by attribute names, or outputs, by key
+OWN, OUTPUT = range(2)  # kinds of arrays: of the block, by attribute name, or outputs, by key
 RESET_HINT = "after an intended change, call sample(force_reset=True)"
 
 
 class OutputFormError(ValueError):
-    """An output does not fit the column of earlier outputs under its key."""
+    """An output does not match the column of earlier outputs under its key."""
 
 
 class Block:
-    """Rows of one module: observations and rewards of its agents, and the module's outputs.
+    """Rows of a module: observations and rewards of its agents, and the outputs of the module.
 
-    `rows` (a `_scatter.ModuleRows`) is bound to this block's arrays and counts its rows.
+    `rows` (a `_scatter.ModuleRows`) is bound to the arrays of this block and counts its rows.
 
     Args:
         layout: Layout of the recorded observations.
         ring: Lends the memory.
-        rows: Writes the envs' data.
-        raw_layout: Layout of the envs' observations, if connectors convert them to the recorded ones.
+        rows: Writes the data from the envs.
+        raw_layout: Layout of the observations from envs, if connectors convert them to the recorded ones.
         rewards: Converts received rewards [n] to recorded rewards [n]; None: they are equal.
-        n_rows, n_finals: Numbers of rows and final observations to make room for at first.
+        n_rows, n_finals: Initial capacity for rows and final observations.
 
     Attributes:
-        raw_obs, raw_final_obs: Leaves that the envs write to; the same as `obs` and `final_obs` without a `raw_layout`.
-        n_connected, n_finals_connected: Numbers of rows and final observations that have gone through the connectors.
+        raw_obs, raw_final_obs: Leaves written by the envs; the same as `obs` and `final_obs` without a `raw_layout`.
+        n_connected, n_finals_connected: Number of rows and final observations already processed by the connectors.
         is_open: True as long as rows may be added or changed.
         lease: Lease of the memory.
-        readers: Weak references to objects that look up or keep columns; each has a `compact()`.
+        readers: Weak references to objects that look up or store columns; each has a `compact()`.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Block:
         self.is_open = True
         self.rows = rows
         self._memory, self.lease = ring.lend(max(n_rows, LEAST_ROWS), max(n_finals, LEAST_ROWS))
-        self._objects: dict[Any, np.ndarray] = {}  # leaves of objects, which have no array interface to lease
+        self._objects: dict[Any, np.ndarray] = {}  # leaves of objects, which have no leasable array interface
         self.outputs: dict[Key, np.ndarray] = {}
-        self.lookback_R = np.zeros(0, np.bool_)  # by row carried over: True if its step was complete before
+        self.lookback_R = np.zeros(0, np.bool_)  # per carried row: True if its step was already complete
         self._row_bytes: list[list[np.ndarray]] | None = None
         self.readers: list[weakref.ref[Any]] = []
         rows.n = rows.n_finals = 0
@@ -90,19 +90,19 @@ class Block:
 
     @property
     def n_rows_held(self) -> int:
-        """Number of rows and final observations that use memory: all, or those ever written if memory is large."""
+        """Number of rows and final observations that use memory: all, or all ever written if memory is large."""
         memory = self._memory
         touched = max(memory.n_touched, self.rows.n + self.rows.n_finals)
         n_held: int = min(memory.size + memory.final_size, max(touched, SMALL))
         return n_held
 
     def close(self) -> None:
-        """End writing; `rows` then belongs to another block."""
+        """Stop writing; `rows` then belongs to another block."""
         self.is_open = False
         self._memory.n_touched = max(self._memory.n_touched, self.rows.n + self.rows.n_finals)
 
     def reserve(self, n_rows: int, n_finals: int = 0) -> None:
-        """Make room for these total numbers of rows and final observations; written rows stay."""
+        """Make room for this many rows and final observations in total; written rows are kept."""
         if n_rows > self.rows.capacity:
             self._memory.size = n_rows
             self._bind(n_rows)
@@ -119,10 +119,10 @@ class Block:
             self.reserve(0, max(rows.n_finals + n_finals, GROWTH * rows.final_capacity))
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store the module's outputs for rows first .. first + n, and blanks for known outputs that are missing.
+        """Store the module outputs for rows first .. first + n, and NaN (or 0) for missing known outputs.
 
         Raises:
-            OutputFormError: If an output has another dtype, shape or structure than before.
+            OutputFormError: If an output has a different dtype, shape or structure than before.
         """
         if _store.write_rows(self.outputs, outputs, first, n):
             return
@@ -140,7 +140,7 @@ class Block:
         return self._row_bytes[0], self._row_bytes[1]
 
     def recorded_rewards(self, raw: np.ndarray) -> np.ndarray:
-        """Convert received rewards to recorded ones."""
+        """Convert received rewards to recorded rewards."""
         return raw if self._rewards is None else self._rewards(raw)
 
     @property
@@ -153,7 +153,7 @@ class Block:
         return float(self.recorded_rewards(self.reward_R[row]))
 
     def take(self, source: "Block", rows: np.ndarray) -> None:
-        """Begin with copies of `rows` (int64, ascending) of another block of the same module; lanes are the same."""
+        """Start with copies of `rows` (int64, ascending) of another block of the same module; lanes are the same."""
         n = len(rows)
         self.reserve(n)
         for name in ("lane_R", "env_t_R", "reward_R", "seq_no_R"):
@@ -169,16 +169,16 @@ class Block:
         self.rows.n = self.n_connected = n
 
     def output_keys(self) -> tuple[str, ...]:
-        """Return the names of all recorded columns beside the actions."""
+        """Return the names of all recorded columns except actions."""
         names = dict.fromkeys(map(name_of, self.outputs))
         others = (name for name in names if name != Columns.ACTIONS)
         return (*others, own_name(Recorded.WEIGHTS_SEQ_NO, names))
 
     def output(self, name: OwnName) -> Any:
-        """Return an output's whole column [capacity, ...], nested as the module returned it.
+        """Return the complete column [capacity, ...] of an output, nested as the module returned it.
 
         Raises:
-            KeyError: If there is no such output.
+            KeyError: If the output does not exist.
         """
         if isinstance(name, str) and name in self.outputs:
             return self.outputs[name]
@@ -190,16 +190,16 @@ class Block:
         return nested_struct(leaves)
 
     def _fitting_column(self, key: Key, values: np.ndarray, first: int, before: Collection[Key]) -> np.ndarray:
-        """Return the column for these values, which is made if it is missing.
+        """Return the column for these values, which is created if missing.
 
         Args:
             key: Key of the output.
             values: [n, ...], values of the output.
             first: Row of the first value.
-            before: Keys of the columns that existed before this tick.
+            before: Keys of the columns existing before this tick.
 
         Raises:
-            OutputFormError: If the values don't fit the output's earlier form.
+            OutputFormError: If the values do not match the earlier form of the output.
         """
         column = self.outputs.get(key)
         if column is None:
@@ -210,7 +210,7 @@ class Block:
             _blank(key, column[:first])
         elif (column.dtype, column.shape[1:]) != (values.dtype, values.shape[1:]):
             dtype = np.result_type(column, values)
-            # Random actions and a module's own may differ in width.
+            # Random actions and actions from the module may differ in width.
             is_wider = name_of(key) == Columns.ACTIONS and dtype.kind in (column.dtype.kind, values.dtype.kind)
             if not is_wider or column.shape[1:] != values.shape[1:]:
                 raise OutputFormError(f"output {key!r} was recorded as {_form(column)}, and now is {_form(values)}; "
@@ -253,7 +253,7 @@ class Block:
         return [LeafRows(array, leaf.path, leaf.sizes, leaf.any_form) for array, leaf in pairs]
 
     def _output_array(self, key: Key, like: np.ndarray, dtype: np.dtype, written: int = 0) -> np.ndarray:
-        """Get memory for an output's rows, with the row shape of `like`."""
+        """Get memory for the rows of an output, with the row shape of `like`."""
         return self._array((OUTPUT, key), (len(self.lane_R), *like.shape[1:]), dtype, written)
 
     def _array(self, key: tuple[int, Key], shape: tuple[Any, ...], dtype: np.dtype, written: int = 0) -> np.ndarray:
@@ -281,7 +281,7 @@ def name_of(key: Key) -> Any:
 
 
 def leaves_of(outputs: dict[str, Any]) -> dict[Key, Any]:
-    """Return the leaves of a module's (nested) outputs by key."""
+    """Return a dict of key -> leaf of the (nested) module outputs."""
     leaves: dict[Key, Any] = {}
     for name, value in outputs.items():
         key: Key = name if isinstance(name, str) else (name,)
@@ -293,7 +293,7 @@ def leaves_of(outputs: dict[str, Any]) -> dict[Key, Any]:
 
 
 def nested_outputs(leaves: Mapping[Key, Any]) -> dict[Any, Any]:
-    """Nest leaves to outputs; inverse of `leaves_of()`."""
+    """Rebuild nested outputs from flat leaves; inverse of `leaves_of()`."""
     paths: dict[Any, dict[tuple[Any, ...], Any]] = {}
     for key, leaf in leaves.items():
         paths.setdefault(name_of(key), {})[() if isinstance(key, str) else key[1:]] = leaf
@@ -301,11 +301,11 @@ def nested_outputs(leaves: Mapping[Key, Any]) -> dict[Any, Any]:
 
 
 def own_key(own: Recorded, outputs: Iterable[Key], path: tuple[Any, ...] = (), columns: Collection[Key] = ()) -> Key:
-    """Return a key for (a leaf of) a column of the runner's own that differs from the module's outputs.
+    """Return a key for (a leaf of) a runner column that differs from the keys of module outputs.
 
     Args:
         own: The column.
-        outputs: Keys of the module's outputs.
+        outputs: Keys of the module outputs.
         path: Path of the leaf.
         columns: Keys of existing columns; an earlier key of `own` is kept if it was not a plain name.
     """

@@ -15,14 +15,14 @@ FIRST_CAPACITY = 64
 
 
 class EnvStates:
-    """States of one env in order of arrival; each is copied once, so the env may reuse its array.
+    """States of an env in order of arrival; each is copied once, so the env may reuse its array.
 
-    Chunks get views. Rows that were handed out are never overwritten: `renew()` begins a new array, and growing leaves
-    the old one to its holders.
+    Chunks get views. Returned rows are never overwritten: `renew()` starts a new array, and growing keeps the old one
+    for existing views.
 
     Args:
-        env_index: Index of the env, for errors.
-        space: The env's `state_space`; None: the first state determines dtype and shape.
+        env_index: Index of the env, for error messages.
+        space: `state_space` of the env; None: the first state determines dtype and shape.
     """
 
     def __init__(self, env_index: int, space: gym.Space[Any] | None):
@@ -36,15 +36,15 @@ class EnvStates:
         self._env_t = 0  # env step of the next state
 
     def begin_episode(self) -> None:
-        """Begin an episode; the next state is that of env step 0."""
+        """Start an episode; the next state belongs to env step 0."""
         self._n_episode = 0
         self._env_t = 0
 
     def rows_of_batch(self, states: Any, num_envs: int) -> np.ndarray:
-        """Return a batch's next states, one row per env, as an array [num_envs, ...].
+        """Return the next states of a batch, one row per env, as an array [num_envs, ...].
 
         Raises:
-            EnvStateError: If there is not one row for each env.
+            EnvStateError: If there is not exactly one row per env.
         """
         rows = self._as_array(states)
         if rows.shape[:1] != (num_envs,):
@@ -54,7 +54,7 @@ class EnvStates:
         return rows
 
     def add(self, state: Any) -> None:
-        """Copy the state of the running episode's next env step.
+        """Copy the state of the next env step of the running episode.
 
         Raises:
             EnvStateError: See `fitting()`.
@@ -71,7 +71,7 @@ class EnvStates:
         """Convert the next state to an array, without recording it.
 
         Raises:
-            EnvStateError: If its shape or dtype does not fit the state space, or the first state.
+            EnvStateError: If its shape or dtype does not match the state space, or the first state.
         """
         array = self._as_array(state)
         if self._dtype is None or self._shape is None:
@@ -85,22 +85,22 @@ class EnvStates:
         return array
 
     def last(self, n: int) -> np.ndarray:
-        """Return a view [<= n, ...] of the running episode's last n states, as far as they are kept."""
+        """Return a view [<= n, ...] of the last n states of the running episode, as far as they are stored."""
         return self._rows[self._n - min(n, self._n_episode) : self._n]
 
     def renew(self, n_kept: int) -> None:
-        """Begin a new array with the running episode's last `n_kept` states."""
+        """Start a new array with the last `n_kept` states of the running episode."""
         kept = self.last(n_kept)
         self._rows, self._n = np.empty((len(self._rows), *self._rows.shape[1:]), self._rows.dtype), len(kept)
         self._n_episode = len(kept)
         self._rows[: len(kept)] = kept
 
     def kept(self) -> np.ndarray:
-        """Return a view [n, ...] of all states of the running episode that are kept."""
+        """Return a view [n, ...] of all stored states of the running episode."""
         return self.last(self._n_episode)
 
     def check(self, states: Any) -> None:
-        """Raise ConfigError if `put()` can't take these states."""
+        """Raise ConfigError if `put()` cannot accept these states."""
         is_array = isinstance(states, np.ndarray) and states.ndim > 0 and states.dtype != object
         if not is_array or (self._shape is not None and (states.dtype, states.shape[1:]) != (self._dtype, self._shape)):
             wanted = "" if self._shape is None else f" of {self._dtype} and shape {self._shape}"
@@ -110,7 +110,7 @@ class EnvStates:
             )
 
     def put(self, states: np.ndarray, env_t: int) -> None:
-        """Set the running episode's states, the last of which is that of env step `env_t`."""
+        """Set the states of the running episode, the last of which belongs to env step `env_t`."""
         self._dtype, self._shape = states.dtype, states.shape[1:]
         self._rows, self._n = np.array(states), len(states)
         self._n_episode, self._env_t = len(states), env_t + 1
@@ -118,7 +118,7 @@ class EnvStates:
     def _as_array(self, state: Any) -> np.ndarray:
         try:
             return np.asarray(state)
-        except Exception as error:  # its code may raise anything
+        except Exception as error:  # user code may raise anything
             problem = f"expected an array from state(), got {type(state).__name__}: {error}"
             raise EnvStateError(self._env_index, None, self._env_t, problem) from error
 

@@ -1,8 +1,8 @@
-"""Lanes: a lane is one agent's stay in one episode of one env, from its first observation to its last.
+"""Lanes: a lane is the stay of an agent in an episode of an env, from its first observation to its last.
 
 Only rare events are handled here, in Python: agents that join and leave. The work of every step is done by `_scatter`
-on the arrays of this table. Lanes that have ended stay until `release()`, so that episodes can be made of them; then
-their numbers are reused.
+on the arrays of this table. Lanes of finished agents are kept until `release()`, so that episodes can be made from
+them; then their numbers are reused.
 """
 
 import uuid
@@ -17,16 +17,16 @@ from fastmarl.core.native import _records
 from fastmarl.core.native._env_lanes import EnvLanes
 from fastmarl.core.native._records import REMEMBERED, EpisodeRecord, episode_id
 
-# Bits for how a step ends a trajectory or an episode; FAILED: the env failed in this step, and was recreated.
+# Bits that encode how a step ends a trajectory or an episode; FAILED: the env failed in this step, and was recreated.
 TERMINATED, TRUNCATED, FAILED = 1, 2, 4
 
 
-Flags = dict[Any, Any]  # as step() returns them
+Flags = dict[Any, Any]  # as returned by step()
 NO_FLAGS: Flags = {}
 
 
 class Guest:
-    """Id of an agent of a `Policy` whose state the caller keeps; equal only to itself, unlike the agent's own id."""
+    """Id of an agent of a `Policy` whose caller stores its state; equal only to itself, unlike the id of the agent."""
 
     def __init__(self, agent_id: Hashable):
         self.agent_id = agent_id
@@ -39,25 +39,25 @@ class LaneTable:
     """The lanes of all envs.
 
     Args:
-        known_agents: Ids in `possible_agents` by env; an empty set admits any id.
-        module_for: (agent id, env index) -> index of the agent's module; called once per agent and episode.
+        known_agents: Ids in `possible_agents` per env; an empty set allows any id.
+        module_for: (agent id, env index) -> index of its module; called once per agent and episode.
         late_rewards: "error", "accumulate" or "drop": treatment of a reward for a finished agent.
-        respawn: True if a finished agent that is observed again begins a new trajectory.
+        respawn: True if a finished agent that is observed again starts a new trajectory.
 
     Attributes:
         known_agents: The argument of this name.
-        spaces: Spaces of all agents with lanes, by env and agent id; see `AgentSpaces`.
+        spaces: Spaces of all agents with lanes, per env and agent id; see `AgentSpaces`.
         on_new_agent: Called with (env index, agent id) before an agent joins that is not in `spaces`.
     """
 
-    # For each array by lane: dtype and value of a new lane.
-    row_L: Annotated[np.ndarray, np.int64, -1]  # last row in its module's block
+    # For each per-lane array: dtype and value of a new lane.
+    row_L: Annotated[np.ndarray, np.int64, -1]  # last row in the block of its module
     final_L: Annotated[np.ndarray, np.int64, -1]  # index of the final observation of an ended lane
-    count_L: Annotated[np.ndarray, np.int32, 0]  # rows in the current chunk, lookback included
+    count_L: Annotated[np.ndarray, np.int32, 0]  # rows in the current chunk, including lookback
     end_env_t_L: Annotated[np.ndarray, np.int32, 0]  # env step of the final observation
     module_L: Annotated[np.ndarray, np.int32, 0]
     env_L: Annotated[np.ndarray, np.int32, 0]
-    place_L: Annotated[np.ndarray, np.int32, 0]  # place in the env's last observation dict, or in a group's arrays
+    place_L: Annotated[np.ndarray, np.int32, 0]  # place in the last observation dict, or in the arrays of a group
     done_L: Annotated[np.ndarray, np.uint8, 0]  # bits: 1 terminated, 2 truncated
     lookback_L: Annotated[np.ndarray, np.int32, 0]  # rows of count_L that precede the chunk
     t_started_L: Annotated[np.ndarray, np.int64, 0]  # agent steps before the chunk
@@ -79,7 +79,7 @@ class LaneTable:
         self._respawn = respawn
         self.records: list[EpisodeRecord | None] = [None] * len(known_agents)
         self.envs = [EnvLanes() for _ in known_agents]
-        self.agent_ids: list[Hashable] = []  # by lane
+        self.agent_ids: list[Hashable] = []  # per lane
         self.unattributed_reward = 0.0  # rewards of the current call that belong to no transition
         self.respawned: set[int] = set()  # envs whose chunk must be split after this step
         self.readers: WeakSet[Any] = WeakSet()  # whose `bind_lanes()` is called when the arrays have moved
@@ -91,7 +91,7 @@ class LaneTable:
         self._resize(16)
 
     def join(self, env_index: int, agent_id: Hashable, all_done: int, terminateds: Flags, truncateds: Flags) -> int:
-        """Create a lane for an agent that is observed and has none; return -1 if it finishes in this step."""
+        """Create a lane for an observed agent without one; return -1 if it finishes in this step."""
         if self.known_agents[env_index]:
             self.check_known(env_index, agent_id)
         record = self.record(env_index)
@@ -117,15 +117,15 @@ class LaneTable:
         return lane
 
     def join_all(self, env_indices: list[int], present: np.ndarray, agents: list[Hashable]) -> tuple[np.ndarray, ...]:
-        """Create lanes for all agents of episodes that begin.
+        """Create lanes for all agents of starting episodes.
 
         Args:
             env_indices: Indices of k envs.
-            present: bool [k, A], True for agents that are present.
+            present: bool [k, A], True for present agents.
             agents: A ids.
 
         Returns:
-            (lanes, modules): int32, by env, then agent. The caller sets `env_L`, `module_L` and `place_L`.
+            (lanes, modules): int32, ordered by env, then agent. The caller sets `env_L`, `module_L` and `place_L`.
         """
         while len(self._free) < len(env_indices) * len(agents):
             self._resize(2 * len(self.row_L))
@@ -141,11 +141,11 @@ class LaneTable:
         )
 
     def take_lanes(self, agent_ids: list[Hashable]) -> np.ndarray:
-        """Take lanes for these agents, int32; the caller sets the table's arrays."""
+        """Take lanes for these agents, int32; the caller sets the arrays of the table."""
         return np.array([self._take(agent_id) for agent_id in agent_ids], np.int32)
 
     def early_reward(self, env_index: int, lane: int) -> float:
-        """Take the reward that the lane's agent received before its first observation."""
+        """Take the reward received by the agent of the lane before its first observation."""
         return self.record(env_index).early_rewards.pop(self.agent_ids[lane], 0.0)
 
     def lane_for_late_reward(
@@ -161,8 +161,8 @@ class LaneTable:
         """Return the lane that gets a reward for an agent without a lane; -1: no transition gets it now.
 
         Args:
-            obs, terminateds, truncateds: Who is observed and ends in the same step. An agent that returns to life gets
-                its reward as one that joins does, unless it ends in this step.
+            obs, terminateds, truncateds: Results of the same step. An agent that returns to life gets its reward like a
+                joining one, unless it ends in this step.
         """
         record = self.record(env_index)
         returns = self._respawn and agent_id in obs
@@ -181,7 +181,7 @@ class LaneTable:
         return -1  # until the agent is observed, or the episode ends
 
     def finish(self, env_index: int, lane: int, env_t: int) -> None:
-        """Record that the lane's agent has ended."""
+        """Record that the agent of this lane has finished."""
         record = self.record(env_index)
         agent_id = self.agent_ids[lane]
         del self.envs[env_index].lane_of[agent_id]
@@ -194,7 +194,7 @@ class LaneTable:
             record.module_of.pop(forgotten, None)
 
     def finish_all(self, env_indices: np.ndarray, lanes: np.ndarray) -> None:
-        """Record that the agents of these lanes (int32) in these envs (int64) have ended, except for `end_env_t_L`."""
+        """Record that the agents of these lanes (int32) in these envs (int64) finished, except `end_env_t_L`."""
         _records.finish_all(self.records, self.envs, self.agent_ids, env_indices, lanes)
 
     def check_known(self, env_index: int, agent_id: Hashable) -> None:
@@ -204,7 +204,7 @@ class LaneTable:
             raise UnknownAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
 
     def release(self, lanes: list[int]) -> None:
-        """Free the numbers of ended lanes, whose rows were returned or dropped."""
+        """Free the indices of ended lanes, whose rows were returned or dropped."""
         if not lanes:
             return
         numbers = np.array(lanes)
@@ -215,7 +215,7 @@ class LaneTable:
         self._free.extend(lanes)
 
     def who(self, lane: int) -> str:
-        """Describe the lane's agent for errors."""
+        """Describe the agent of a lane for error messages."""
         env_index = int(self.env_L[lane])
         return f"env {env_index}, agent {self.agent_ids[lane]!r}, env step {self.envs[env_index].env_t}"
 
@@ -225,7 +225,7 @@ class LaneTable:
         return record
 
     def live_lanes(self, env_indices: Iterable[int]) -> np.ndarray:
-        """Return the lanes of these envs that have not ended, int32."""
+        """Return the unfinished lanes of these envs, int32."""
         return np.array([lane for i in env_indices for lane in self.envs[i].lane_of.values()], np.int32)
 
     def _take(self, agent_id: Hashable) -> int:
@@ -258,7 +258,7 @@ def _is_over(agent_id: Hashable, *flags: Flags) -> bool:
     """Return True if flags end the agent; flags that are neither true nor false are reported elsewhere."""
     try:
         return any(each.get(name) for each in flags for name in (agent_id, "__all__"))
-    except Exception:  # of their own code
+    except Exception:  # of user code
         return False
 
 
@@ -266,9 +266,9 @@ ARRAYS = {name: array.__metadata__ for name, array in LaneTable.__annotations__.
 
 
 class EpisodeIds:
-    """Makes episode ids for one run from consecutive numbers.
+    """Makes episode ids for a run from consecutive numbers.
 
-    Their first digits alone distinguish episodes, as a UUID's do.
+    Their first digits alone distinguish episodes, as in a UUID.
 
     Attributes:
         run_id: Last digits of all ids.

@@ -7,15 +7,15 @@ import numpy as np
 
 from fastmarl.core.native._lease import Lease
 
-KEPT_MEMORIES = 4  # idle ones; memory that a learner held for long and then dropped is freed
+KEPT_MEMORIES = 4  # idle ones; memory that a learner kept for long and then dropped is freed
 MUCH_LARGER = 8  # factor beyond which larger memory is left to larger requests
 
 
 class Memory:
-    """Arrays by key, for one borrower at a time.
+    """Arrays indexed by key, for one borrower at a time.
 
     Attributes:
-        size: Capacity in units of its borrowers, such as rows or bytes.
+        size: Capacity in units used by its borrowers, such as rows or bytes.
         final_size: Capacity for a second kind of rows.
         n_touched: Largest number of both that was ever written; the system allocates no pages for the rest.
     """
@@ -54,7 +54,7 @@ class MemoryRing:
         return memory, Lease(memory, self._idle)
 
     def _take(self, size: int) -> Memory | None:
-        """Take the first returned memory that fits; others may be returned meanwhile."""
+        """Take the first returned memory that is large enough; others may be returned meanwhile."""
         for _ in range(len(self._idle)):
             memory = self._idle.popleft()
             if size <= memory.size <= MUCH_LARGER * max(1, size):

@@ -1,10 +1,10 @@
-"""The arguments of one call of `sample()`."""
+"""The arguments of a `sample()` call."""
 
 from typing import NamedTuple
 
 
 class Request(NamedTuple):
-    """Amounts and switches of a call of `sample()`; see `MultiAgentEnvRunner.sample()`.
+    """Amounts and switches of a `sample()` call; see `MultiAgentEnvRunner.sample()`.
 
     Attributes:
         explore: None: as configured.

@@ -1,49 +1,49 @@
-"""Estimates of the rows that a call will need, so that its blocks need not grow."""
+"""Estimates of the rows needed by a call, so that its blocks need not grow."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 # Bytes; untouched memory only takes up address space.
-MOST_RESERVED = 2**30  # at once, as a call of a million steps may be interrupted
+MOST_RESERVED = 2**30  # at a time, as a call of a million steps may be interrupted
 MOST_IN_DOUBT = 64 * 2**20  # for rows that are possible but unlikely
-FIRST_EPISODES = 1000  # steps that an env may make in the first call for whole episodes
-SLACK = 3  # rows of each agent beside those of its steps: carried over, after a reset, and where batches write ahead
+FIRST_EPISODES = 1000  # steps that an env may make in the first call for complete episodes
+SLACK = 3  # rows of each agent besides its steps: carried over, after a reset, and where batches write ahead
 
 
 class Room(NamedTuple):
-    """Numbers of rows and final observations of a block."""
+    """Capacity of a block: rows and final observations."""
 
     rows: int
     finals: int
 
 
 class Expectation:
-    """Estimates the rows of one runner's calls.
+    """Estimates the rows needed in the calls of a runner.
 
     Args:
-        n_agents: Number of declared agents by env; 0: not declared.
-        n_modules: Number of modules that agents may be mapped to.
+        n_agents: Number of declared agents per env; 0: not declared.
+        n_modules: Number of modules available to agents.
     """
 
     def __init__(self, n_agents: Sequence[int], n_modules: int):
         self.n_modules = n_modules
         self._n_envs = len(n_agents)
-        self._most_agents = max(n_agents) if all(n_agents) else 0  # of an env; 0: unknown
+        self._most_agents = max(n_agents) if all(n_agents) else 0  # per env; 0: unknown
         self._steps: int | None = None
         self._of_agents = False
-        self._seen: dict[int, Room] = {}  # by module index: the largest numbers in a call so far
+        self._seen: dict[int, Room] = {}  # per module: the largest numbers in a call until now
 
     def begin_call(self, steps: int | None, *, of_agents: bool) -> None:
-        """Set the number of steps of the next call, of envs or of agents; None: it depends on the episodes."""
+        """Set the number of env steps or agent steps of the next call; None: it depends on the episodes."""
         self._steps, self._of_agents = steps, of_agents
 
     def note(self, module: int, rows: int, finals: int) -> None:
-        """Record the numbers of a module's rows in a call."""
+        """Record the row counts of a module in a call."""
         before = self._seen.get(module, Room(0, 0))
         self._seen[module] = Room(max(rows, before.rows), max(finals, before.finals))
 
     def room(self, module: int, written: int, n_lanes: int, row_bytes: int) -> Room:
-        """Estimate the room for a module's block with these numbers of rows and agents, in the current or next call."""
+        """Estimate the room for the block of a module with this many rows and agents, in the current or next call."""
         n_envs, most = self._n_envs, max(1, MOST_IN_DOUBT // max(1, row_bytes))
         if self._steps is None:
             unknown = min(most, self._most_agents * n_envs * FIRST_EPISODES)

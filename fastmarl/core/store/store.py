@@ -1,7 +1,7 @@
 """The rows of all modules: observations and rewards of agents, and outputs of modules.
 
-A call of `sample()` fills one block per module. `renew_blocks()` ends it: new blocks begin with the rows of the old
-ones that the next call needs (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` make episodes of
+A call of `sample()` fills one block per module. `renew_blocks()` ends it: new blocks start with the rows of the old
+ones needed by the next call (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` make episodes from
 rows.
 """
 
@@ -25,18 +25,18 @@ from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.memory import MemoryRing
 from fastmarl.core.store.room import Expectation, Room
 
-OTHER_BYTES = 64  # of a row, besides its observation: about those of a small module's outputs, rewards and indices
+OTHER_BYTES = 64  # of a row, besides its observation: about the outputs, rewards and indices with a small module
 INACTIVE: Any = None  # in place of the block of a module that has no agents
 
 
 class RowConnectors(Protocol):
-    """Connectors that convert the envs' observations to the recorded ones, such as `ModuleConnectors`."""
+    """Connectors that convert observations from envs to the recorded ones, such as `ModuleConnectors`."""
 
     min_lookback_rows: int
 
     @property
     def raw_layout(self) -> RowLayout | None:
-        """Layout of the envs' observations; None: they are recorded unchanged."""
+        """Layout of the observations from envs; None: they are recorded unchanged."""
 
     def record(self, block: Block) -> None:
         """Write the recorded observations of new rows."""
@@ -46,25 +46,25 @@ class RowStore:
     """Lanes, and the rows of each module.
 
     Args:
-        layouts: Layout of the recorded observations by module index.
-        module_ids: Ids by module index.
+        layouts: Layouts of the recorded observations, per module.
+        module_ids: Ids, per module.
         table: The lanes.
         lookback: Env steps of history that a chunk carries over from the one before.
-        connectors: Connectors that convert observations by module index; () without any.
-        rewards: Converts received rewards to recorded ones; None: they are equal.
-        n_agents: Number of declared agents by env, 0 if not declared; used to make enough room for the first call.
+        connectors: Connectors that convert observations, per module; () without any.
+        rewards: Converts received rewards to recorded rewards; None: they are equal.
+        n_agents: Number of declared agents per env, 0 if not declared; used to estimate memory for the first call.
 
     Attributes:
         connects: True if observations go through connectors before they are recorded.
         is_connecting: True while they do so; also after an error or an interrupt there.
-        active: Ascending indices of the modules that have a block. A module gets one with its first agent, and loses it
+        active: Ascending indices of the modules with a block. A module gets one with its first agent, and loses it
             after a call without agents, so idle modules cost neither time nor memory.
         on_activate: Called with the index of a module that gets a block.
-        acting_from: First row by module upon which its agents act next.
-        first_action: `acting_from` by module at the call's begin.
-        lookback_E: int32, number of env steps by env that its next chunk looks back upon.
+        acting_from: Per module, first row upon which its agents act next.
+        first_action: Per module, `acting_from` at the start of the call.
+        lookback_E: int32, number of lookback env steps of the next chunk, per env.
         taken_back: (env steps, actions) of the last `take_back()`.
-        ended_lanes: Lanes of episodes that have ended or were dropped; `release_lanes()` frees them.
+        ended_lanes: Lanes of finished or dropped episodes; `release_lanes()` frees them.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RowStore:
         self.acting_from = [0] * len(layouts)
         self.first_action = [0] * len(layouts)
         self._stamped = [0] * len(layouts)
-        self._actions_taken_back: Counter[int] = Counter()  # by module; not counted among the call's actions
+        self._actions_taken_back: Counter[int] = Counter()  # per module; not among the actions of the call
         self.taken_back = 0, 0
         self.ended_lanes: list[int] = []
 
@@ -111,12 +111,12 @@ class RowStore:
         )
 
     def _room(self, module: int, written: int, n_lanes: int) -> Room:
-        """Estimate the room for a module's block with these numbers of rows and agents."""
+        """Estimate the room for the block of a module with this many rows and agents."""
         row_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self._layouts[module].leaves)
         return self._expectation.room(module, written, n_lanes, row_bytes + OTHER_BYTES)
 
     def _lanes_by_module(self) -> list[int]:
-        """Count the live lanes by module index."""
+        """Return the number of live lanes per module."""
         live = self.table.live_lanes(range(len(self.table.envs)))
         n_lanes: list[int] = np.bincount(self.table.module_L[live], minlength=len(self.rows)).tolist()
         return n_lanes
@@ -144,11 +144,11 @@ class RowStore:
         self._connectors = [*self._connectors[:module], connectors, *self._connectors[module + 1 :]]
         self.connects = _any_records(self._connectors)
         self._rings = [*self._rings[:module], MemoryRing(), *self._rings[module + 1 :]]
-        # A new list, as existing chunks know the former module at this index by its own name.
+        # A new list, as existing chunks know the former module at this index by its name.
         self.module_ids = [*self.module_ids[:module], module_id, *self.module_ids[module + 1 :]]
 
     def layouts_of(self, module: int) -> tuple[RowLayout, RowLayout | None]:
-        """Return the layouts of recorded observations, and of the envs' if connectors convert them."""
+        """Return the layouts of recorded observations, and of received ones if connectors convert them."""
         connectors = self._connectors[module]
         return self._layouts[module], None if connectors is None else connectors.raw_layout
 
@@ -177,7 +177,7 @@ class RowStore:
             self.blocks[module].reserve(*self._room(module, self.rows[module].n, n_lanes[module]))
 
     def connect(self) -> None:
-        """Let the connectors make the recorded observations of rows that are new since the last call."""
+        """Let the connectors compute the recorded observations of rows added since the last call."""
         self.is_connecting = True
         for module in self.active:
             connectors = self._connectors[module]
@@ -186,10 +186,10 @@ class RowStore:
         self.is_connecting = False
 
     def record(self, module: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store a module's outputs for the rows from `acting_from[module]` on.
+        """Store the outputs of a module for the rows from `acting_from[module]` on.
 
         Raises:
-            ModuleOutputError: If an output has another dtype, shape or structure than in earlier rows.
+            ModuleOutputError: If an output has a different dtype, shape or structure than in earlier rows.
         """
         first = self.acting_from[module]
         try:
@@ -198,7 +198,7 @@ class RowStore:
             raise ModuleOutputError(self.module_ids[module], str(problem)) from None
 
     def advance(self) -> int:
-        """Begin the next tick after all agents have acted; return the number of actions."""
+        """Start the next tick after all agents have acted; return the number of actions."""
         actions = 0
         for module in self.active:
             n = self.rows[module].n
@@ -219,7 +219,7 @@ class RowStore:
         return [record for record in self.table.records if record is not None]
 
     def rows_of(self, lane: int) -> np.ndarray:
-        """Return a lane's rows in its module's block, int64, in order: those of its chunk and of the lookback."""
+        """Return the rows of a lane in its module block, int64, in order: those of its chunk and lookback."""
         table = self.table
         block = self.blocks[table.module_L[lane]]
         rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
@@ -235,7 +235,7 @@ class RowStore:
         env.clear()
 
     def take_back(self, env_index: int, *, entire_chunk: bool) -> None:
-        """Subtract a step that an env failed to make, and set `taken_back`.
+        """Subtract a step in which an env failed, and set `taken_back`.
 
         Args:
             env_index: Index of the env.
@@ -246,7 +246,7 @@ class RowStore:
         n_actions = 0
         for lane in record.lanes if entire_chunk and record else env.lane_of.values():
             if table.row_L[lane] < 0:
-                continue  # interrupted while it joined
+                continue  # interrupted while joining
             module, n = int(table.module_L[lane]), int(table.count_L[lane] - table.lookback_L[lane])
             block = self.blocks[module]
             rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), n if entire_chunk else 1)
@@ -260,7 +260,7 @@ class RowStore:
         self.taken_back = 1 + (env.env_t - record.env_t_started if entire_chunk and record else 0), n_actions
 
     def add_up(self) -> dict[str, int]:
-        """Add the call's rewards, steps and actions to the lanes' sums, once. Return the actions by module id."""
+        """Add the rewards, steps and actions of the call to the lane sums, once. Return module id -> actions."""
         table = self.table
         for module in self.active:
             block, rows = self.blocks[module], self.rows[module]
@@ -274,7 +274,7 @@ class RowStore:
         return module_steps
 
     def module_steps_so_far(self) -> dict[str, int]:
-        """Return the number of actions in this call by module id."""
+        """Return module id -> number of actions in this call."""
         module_steps = dict[str, int]()
         for module in self.active:
             module_id, n_actions = self.module_ids[module], self.acting_from[module] - self.first_action[module]
@@ -283,7 +283,7 @@ class RowStore:
         return module_steps
 
     def actions_so_far(self) -> np.ndarray:
-        """Return the number of actions in this call by lane, int64; call it before `add_up()`."""
+        """Return the number of actions in this call per lane, int64; call it before `add_up()`."""
         table = self.table
         actions_L = table.actions_L.copy()
         for module in self.active:
@@ -296,14 +296,14 @@ class RowStore:
         self.first_action, self._stamped = list(self.acting_from), list(self.acting_from)
 
     def split_chunk(self, env_index: int) -> None:
-        """Begin the env's next chunk here, with the last rows of its live lanes, in the same blocks."""
+        """Start the next chunk of the env here, with the last rows of its live lanes, in the same blocks."""
         live = self.table.live_lanes([env_index])
         for module in self.active:
             lanes, _, counts = self._carried(module, live)
             self._open_chunk(lanes, counts)
 
     def renew_blocks(self) -> None:
-        """Begin new blocks with the rows of the old ones that running episodes need."""
+        """Start new blocks with the rows of the old ones needed by running episodes."""
         live = self.table.live_lanes(range(len(self.table.envs)))
         for module in self.active:
             self._renew_block(module, live)
@@ -323,7 +323,7 @@ class RowStore:
         self.ended_lanes = []
 
     def _infos_for_next(self, record: EpisodeRecord) -> list[tuple[int, int, dict[str, Any]]]:
-        """Select the infos that the episode's next chunk needs."""
+        """Select the infos needed by the next chunk of the episode."""
         table, env = self.table, self.table.envs[record.env_index]
         since = env.env_t - int(self.lookback_E[record.env_index])
         kept_from = {-1: since}
@@ -349,20 +349,20 @@ class RowStore:
         return lanes, rows, counts
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
-        """Return the env step at which each lane's lookback begins in the next chunk, int32."""
+        """Return the env step at which the lookback of each lane starts in the next chunk, int32."""
         env_t_E = np.array([env.env_t for env in self.table.envs], np.int32)
         begins: np.ndarray = (env_t_E - self.lookback_E)[self.table.env_L[lanes]]
         return begins
 
     def _open_chunk(self, lanes: np.ndarray, counts: np.ndarray) -> None:
-        """Begin a chunk of these lanes with their last row; `counts` (int32) are rows including lookback."""
+        """Start a chunk of these lanes with their last row; `counts` (int32) are rows including lookback."""
         table = self.table
         table.t_started_L[lanes] += table.count_L[lanes] - table.lookback_L[lanes] - 1
         table.count_L[lanes] = counts
         table.lookback_L[lanes] = counts - 1
 
     def _renew_block(self, module: int, live: np.ndarray) -> None:
-        """Copy the carried rows to a new block, in order; those that wait for an action come last."""
+        """Copy the carried rows to a new block, in order; rows waiting for an action come last."""
         table, old = self.table, self.blocks[module]
         lanes, rows, counts = self._carried(module, live)
         order = np.argsort(rows)

@@ -1,1 +1,1 @@
-"""Vectors step many envs through one interface: single ones, batches, or those in worker processes."""
+"""Vectors step many envs through one interface: single envs, batches, or envs in worker processes."""

@@ -1,4 +1,4 @@
-"""Handling of envs that fail: those that raise an error, hang, or end with their worker process."""
+"""Handling of failing envs: envs that raise an error, hang, or end with their worker process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fastmarl.core.store.store import RowStore
 
 
 class Failures:
-    """Restarts envs that fail, and ends their episodes at the last recorded step.
+    """Restarts failed envs, and ends their episodes at the last recorded step.
 
     Args:
         counts: "failures", "timeouts", "restarts" and "steps_discarded" are added here.
-        restart: True if an env that fails is recreated.
-        max_restarts: Most restarts of one env in a row without a successful step.
+        restart: True if a failed env is recreated.
+        max_restarts: Maximum number of consecutive restarts of an env without a successful step.
         keep_episodes: True if the recorded part of the running episode is returned.
     """
 
@@ -30,12 +30,12 @@ class Failures:
         self._in_a_row: Counter[int] = Counter()
 
     def bind(self, store: RowStore) -> None:
-        """Use this store from now on, in which no env has made a step yet."""
+        """Start using this store, in which no env has made a step yet."""
         self._store = store
         self._steps_at_restart: dict[int, int] = {}
 
     def restart(self, env_indices: Sequence[int], error: Exception, remake: Callable[[], None]) -> None:
-        """Recreate envs that have failed together.
+        """Recreate envs after a common failure.
 
         Args:
             env_indices: Indices of these envs.
@@ -43,7 +43,8 @@ class Failures:
             remake: Recreates the envs; it is called again if it fails.
 
         Raises:
-            `error`, or the last error of `remake`: If restarts are off, or there were `max_restarts` in a row.
+            `error`, or the last error of `remake`: If restarts are disabled, or there were `max_restarts` consecutive
+            ones.
         """
         self._counts["failures"] += 1
         self._counts["timeouts"] += isinstance(error, TimeoutError)
@@ -57,7 +58,7 @@ class Failures:
             else:
                 raise error
         finally:
-            del error  # its traceback has this frame: each would keep the other
+            del error  # its traceback contains this frame: each would keep the other alive
         self._counts["restarts"] += len(env_indices)
 
     def _may_restart(self, env_indices: Sequence[int], error: Exception) -> bool:
@@ -75,7 +76,7 @@ class Failures:
         return True
 
     def end_episode(self, env_index: int) -> int:
-        """End the env's episode at its last step; return the flags for `after_step`."""
+        """End the episode of the env at its last step; return the flags for `after_step`."""
         table = self._store.table
         made = table.envs[env_index].env_t - table.record(env_index).env_t_started
         is_kept = bool(made) and self._keeps_episodes

@@ -1,4 +1,4 @@
-"""Vectors that step envs one after the other, in this process."""
+"""Vector envs with sequential steps, in this process."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fastmarl.core.vector.turns import TakesTurns
 from fastmarl.core.vector.wiring import AfterStep, VectorEnv, VectorParts
 
 Slot = tuple[int, Any, Any]  # env index, env, its lanes
-ActionDict = Callable[[Any], dict]  # lanes -> actions by agent id
-TIMED_EVERY = 31  # ticks, as clocks cost time; a prime, so that all parts that take turns are timed
+ActionDict = Callable[[Any], dict]  # lanes -> actions, keyed by agent id
+TIMED_EVERY = 31  # ticks, as clocks cost time; a prime, so that all alternating parts are timed
 
 
 class InProcessVector(VectorEnv):
-    """Steps envs one by one, and writes each step to the store at once, so that an env may reuse its arrays.
+    """Steps envs one by one, and writes each step to the store immediately, so that an env may reuse its arrays.
 
     Args:
         envs: Multi-agent envs (see `fastmarl.envs.MultiAgentEnv`).
-        parts: See `VectorParts`; "timed_" seconds are those of the first tick and every TIMED_EVERY-th after it.
+        parts: See `VectorParts`; "timed_" seconds are measured in the first tick and every TIMED_EVERY-th after it.
         remake: Replaces the env at an index of `envs` by a new one.
 
     Attributes:
-        n_stepping: Number of envs that were sent actions, and whose steps are not recorded yet.
+        n_stepping: Number of envs with sent actions but without recorded steps.
     """
 
     def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None]):
@@ -44,7 +44,7 @@ class InProcessVector(VectorEnv):
         self._actions = ActionDicts(parts.store.table, parts.env_actions)
         self._slots = [(i, self._recording(i), lanes) for i, lanes in enumerate(parts.store.table.envs)]
         self._resting: set[int] = set()
-        self._active = self._slots  # all envs, or those that don't rest
+        self._active = self._slots  # all envs, or the ones not resting
         self._unchecked_resets = set(range(len(envs))) if parts.check else set()
         self._unchecked_steps = set(self._unchecked_resets)
         self._ticks = 0
@@ -58,11 +58,11 @@ class InProcessVector(VectorEnv):
             self._reset(env_index)
 
     def turns(self) -> list[int]:
-        """Return no turns, as all envs are stepped at once; see `TakesTurns.turns`."""
+        """Return no turns, as all envs are stepped together; see `TakesTurns.turns`."""
         return []
 
     def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
-        """Continue the episodes that the store has of these envs, which takes nothing here; see `TakesTurns.resume`."""
+        """Continue the stored episodes of these envs; nothing to do here, see `TakesTurns.resume`."""
 
     def rest(self, env_indices: Iterable[int]) -> None:
         """Mark envs as having no episode; they are not stepped until they are reset."""
@@ -83,21 +83,21 @@ class InProcessVector(VectorEnv):
         write_reset(self._store, env_index, result, self._unchecked_resets)
 
     def send(self) -> int:
-        """Start a step of all envs that don't rest; return their number."""
+        """Start a step of all envs except resting ones; return their number."""
         self.n_stepping = len(self._active)
         return self.n_stepping
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
-        """Record the envs' steps.
+        """Record the steps of the envs.
 
         Args:
-            after_step: Called with (env indices, flags of `__all__`) after envs' steps were recorded.
-            after_each: Call it after every step, not only after those that end an episode.
+            after_step: Called with (env indices, flags of `__all__`) after steps were recorded.
+            after_each: Call it after every step, not only after steps that end an episode.
         """
         self._step(self._active, self._actions.of, after_step, after_each)
 
     def forget(self) -> None:
-        """Drop steps under way after an error. All envs will be reset."""
+        """Drop pending steps after an error. All envs will be reset."""
         self.n_stepping = 0
 
     def _step(self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool) -> None:
@@ -126,7 +126,7 @@ class InProcessVector(VectorEnv):
     def _watched_step(
         self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool
     ) -> None:
-        """Do as `_step()`, with clocks, and with detailed checks of each env's first step."""
+        """Do the same as `_step()`, with clocks, and with detailed checks of the first step of each env."""
         seconds = self._seconds
         for env_index, env, lanes in slots:
             begun = perf_counter()
@@ -162,21 +162,21 @@ class InProcessVector(VectorEnv):
         after_step([env_index], [all_done])
 
     def _restart(self, env_index: int, raised: Exception | SystemExit, call: str) -> None:
-        """Recreate the env whose `call` has failed, or raise the error with a note of its origin."""
+        """Recreate the env whose `call` failed, or raise the error with a note of its origin."""
         error = as_error(raised)
         error.add_note(f"fastmarl: raised by {call} of env {env_index}")
         try:
             self._failures.restart([env_index], error, partial(self._remake, env_index))
         finally:
-            del error, raised  # see there
+            del error, raised  # see `_step_failed()`
         self._slots[env_index] = env_index, self._recording(env_index), self._store.table.envs[env_index]
         self._active = [self._slots[i] for i, _, _ in self._active]
 
 
 class SplitVector(TakesTurns[list[int]], InProcessVector):
-    """Steps envs in parts: one part is stepped while others' actions are chosen.
+    """Steps envs in parts: one part is stepped while the actions for others are chosen.
 
-    In one process that saves no time; it gives the results of worker processes with as many splits.
+    In a single process that saves no time; it gives the same results as worker processes with as many splits.
 
     Args:
         envs, parts, remake: See `InProcessVector`.
@@ -200,7 +200,7 @@ class SplitVector(TakesTurns[list[int]], InProcessVector):
         return len(self._sent) - n_before
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
-        """Record the steps of the part that was sent actions first; see `InProcessVector.recv`."""
+        """Record the steps of the part that received actions first; see `InProcessVector.recv`."""
         part = self._end_turn(self._stepping[0])
         slots = [slot for slot in map(self._slots.__getitem__, part) if slot[2] in self._sent]
         self._step(slots, self._sent.pop, after_step, after_each)

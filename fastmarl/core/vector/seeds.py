@@ -1,4 +1,4 @@
-"""Independent random streams of one runner, all derived from one seed; an env's stream depends on its index only."""
+"""Independent random streams of a runner, all derived from its seed; the stream of an env depends only on its index."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fastmarl.core.native._reset_seeds import Children, take_seeds
 T = TypeVar("T")
 _ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)
 _WORD = 0xFFFFFFFF
-_SEEDING = RLock()  # torch's global generator is that of all threads; a module may make others while it is made
+_SEEDING = RLock()  # the global generator of torch is shared by all threads; a module may make others while it is made
 
 
 def _unlock() -> None:
     global _SEEDING
-    _SEEDING = RLock()  # in a forked process, the thread that holds the former one is missing
+    _SEEDING = RLock()  # in a forked process, the thread holding the former one is missing
 
 
 os.register_at_fork(after_in_child=_unlock)
 
 
 class Streams:
-    """Independent streams by (runner, incarnation, purpose, index), by `numpy.random.SeedSequence`.
+    """Independent streams per (runner, incarnation, purpose, index), from `numpy.random.SeedSequence`.
 
     Args:
         seed: None for streams that differ from run to run.
@@ -44,11 +44,11 @@ class Streams:
         self._runner = worker_index, incarnation
 
     def resets_of(self, env_index: int) -> np.random.SeedSequence:
-        """Return the sequence whose children, by number, seed the env's resets."""
+        """Return the sequence whose children, by number, seed the resets of the env."""
         return self._sequence(_ENVS, env_index)
 
     def of_evaluation(self, *key: int) -> int:
-        """Return a seed for random draws in an evaluation, or with `key` for the reset of that episode."""
+        """Return a seed for random sampling in an evaluation, or with `key` for the reset of that episode."""
         return self._integer(_EVALUATION, *key)
 
     def of_worker(self, first_env: int) -> list[int] | None:
@@ -56,21 +56,21 @@ class Streams:
         return self._sequence(_WORKERS, first_env).generate_state(4).tolist() if self.is_seeded else None
 
     def torch_generator(self, device: torch.device) -> torch.Generator:
-        """Make the generator of the modules' exploration."""
+        """Make the generator for exploration of the modules."""
         return torch.Generator(device).manual_seed(self._integer(_TORCH))
 
     def numpy_generator(self) -> np.random.Generator:
-        """Make the generator of random actions."""
+        """Make the generator for random actions."""
         return np.random.default_rng(self._sequence(_NUMPY))
 
     def torch_seeded(self, make: Callable[[], T], *added: int) -> T:
-        """Return what `make` returns, which draws initial weights from this seed's stream.
+        """Return the result of `make`, which samples initial weights from this stream.
 
-        torch's global generator is as before afterwards. Other threads wait, also if this one is interrupted.
+        The global generator of torch is restored afterwards. Other threads wait, also if this one is interrupted.
 
         Args:
             make: Function that makes modules.
-            added: Number of a module that was added later, which gets weights of its own.
+            added: Number of a module that was added later, which gets different weights.
         """
         return locked(_SEEDING, self._made, make, added)
 
@@ -85,22 +85,22 @@ class Streams:
         return int(self._sequence(*key).generate_state(1, np.uint32)[0] >> 1)
 
     def _sequence(self, *key: int) -> np.random.SeedSequence:
-        # Weights depend on the seed only, so that all runners of a run begin with equal ones.
+        # Weights depend on the seed only, so that all runners of a run start with equal ones.
         runner = () if key[0] == _WEIGHTS else self._runner
         return np.random.SeedSequence(self._entropy, spawn_key=(*runner, *key))
 
 
 class ResetSeeds:
-    """Seeds for all resets of a runner's envs, by (seed, worker_index, incarnation, env index, episode number).
+    """Seeds for all env resets of a runner, from (seed, worker_index, incarnation, env index, episode number).
 
     Args:
         streams: Streams of the runner.
         num_envs: Number of its envs.
-        always: Seed resets in an unseeded run, too, by seeds that differ from run to run.
+        always: Also seed resets in an unseeded run, by seeds that differ from run to run.
 
     Attributes:
-        numbers: Number of the next reset by env.
-        last: Seed of the last reset by env, below 2**31; None if it had none.
+        numbers: Number of the next reset per env.
+        last: Seed of the last reset per env, below 2**31; None for unseeded resets.
     """
 
     def __init__(self, streams: Streams, num_envs: int, *, always: bool = False):
@@ -115,11 +115,11 @@ class ResetSeeds:
         return len(self.last)
 
     def get_state(self) -> list[int]:
-        """Return the number of resets by env, including envs of a larger runner whose state was set."""
+        """Return the number of resets per env, including envs of a larger runner whose state was set."""
         return list(self.numbers)
 
     def check_state(self, state: Any) -> None:
-        """Raise ConfigError if `set_state()` can't take `state`."""
+        """Raise ConfigError if `set_state()` cannot accept `state`."""
         if not isinstance(state, (list, tuple)) or not state:
             raise ConfigError(f"num_resets must be a list of integers, one for each env, got {state!r:.200}")
         for number in state:
@@ -131,7 +131,7 @@ class ResetSeeds:
         self.numbers = [*map(int, state), *[0] * (len(self) - len(state))]
 
     def take(self, env_index: int) -> int | None:
-        """Take the seed of the env's next reset."""
+        """Take the seed for the next reset of the env."""
         if self._evaluation is not None:
             self.last[env_index] = self._for_evaluation(env_index, *self._evaluation)
             return self.last[env_index]
@@ -151,18 +151,18 @@ class ResetSeeds:
         """Seed resets for evaluation from now on, with these seeds; None: for training.
 
         Args:
-            left: Number of episodes yet to begin by env; the caller counts down.
-            seeds: Seeds of the episodes; None: the runner's own.
+            left: Number of episodes yet to start per env; the caller counts down.
+            seeds: Seeds of the episodes; None: derived from the seed of the runner.
         """
         self._evaluation = None if left is None else (left, list(left), seeds)
 
     def _for_evaluation(
         self, env_index: int, left: list[int], wanted: list[int], seeds: list[int] | None
     ) -> int | None:
-        """Return the seed of the env's current episode in the evaluation.
+        """Return the seed for the current evaluation episode of the env.
 
-        An env that failed, or whose episode was discarded, gets the same seed again. Envs of a batch that take no part
-        get the previous seed.
+        An env that failed, or whose episode was discarded, gets the same seed again. Envs of a batch that do not take
+        part get the previous seed.
         """
         round_ = wanted[env_index] - left[env_index] - 1
         number = env_index + len(self) * max(0, round_)

@@ -1,4 +1,4 @@
-"""Base class of vectors whose parts take turns: some are stepped while others' actions are chosen."""
+"""Base class of vectors whose parts alternate: some are stepped while the actions for others are chosen."""
 
 from collections.abc import Sequence
 from typing import Generic, TypeVar
@@ -13,7 +13,7 @@ class TakesTurns(Generic[Split]):
         parts: All parts, in the order of their first turns.
 
     Attributes:
-        n_stepping: Number of envs that were sent actions, and whose steps are not recorded yet.
+        n_stepping: Number of envs with sent actions but without recorded steps.
     """
 
     def __init__(self, parts: list[Split]):
@@ -21,27 +21,27 @@ class TakesTurns(Generic[Split]):
         self._begin_turns()
 
     def _begin_turns(self) -> None:
-        """Start with the first part, and nothing under way."""
+        """Start with the first part, and no pending steps."""
         self._idle = list(self._splits)
-        self._stepping: list[Split] = []  # in the order in which they were sent actions
+        self._stepping: list[Split] = []  # in the order in which they received actions
         self.n_stepping = 0
 
     def turns(self) -> list[int]:
-        """Return the numbers of the parts that are not being stepped, in the order of their next turns."""
+        """Return the indices of the parts not being stepped, in the order of their next turns."""
         return [self._splits.index(part) for part in self._idle]
 
     def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
-        """Continue the episodes that the store has of these envs.
+        """Continue the stored episodes of these envs.
 
         Args:
             env_indices: Indices of the envs.
-            turns: Result of `turns()`; ignored if it is of another number of parts.
+            turns: Result of `turns()`; ignored if the number of parts differs.
         """
         if sorted(turns) == list(range(len(self._splits))):
             self._idle = [self._splits[number] for number in turns]
 
     def send(self) -> int:
-        """Start a step of all envs that are neither under way nor resting; return their number."""
+        """Start a step of all envs neither being stepped nor resting; return their number."""
         idle: list[Split] = []
         going: list[Split] = []
         for part in self._idle:
@@ -57,11 +57,11 @@ class TakesTurns(Generic[Split]):
         raise NotImplementedError
 
     def _send(self, parts: list[Split]) -> int:
-        """Start a step of the envs of these parts that don't rest; return their number."""
+        """Start a step of all envs in these parts except resting ones; return their number."""
         raise NotImplementedError
 
     def _end_turn(self, part: Split) -> Split:
-        """End the turn of a part before its step is recorded; it then waits for its next one."""
+        """End the turn of a part before its step is recorded; it then waits for its next turn."""
         self._stepping.remove(part)
         self._idle.append(part)
         return part

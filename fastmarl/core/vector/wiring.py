@@ -1,4 +1,4 @@
-"""Base class of all vectors of envs, and the runner's parts that they use."""
+"""Base class of all vectors of envs, and the parts of the runner used by them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -17,19 +17,19 @@ AfterStep = Callable[[list[int], list[int]], None]  # env indices, flags of `__a
 
 @dataclass(frozen=True, kw_only=True)
 class VectorParts:
-    """Parts of a runner that its vector of envs works with.
+    """Parts of a runner used by its vector of envs.
 
     Attributes:
-        seeds: Seeds of the envs' resets.
-        store: Receives the envs' steps.
-        agent_spaces: Spaces of the agents that have joined.
-        env_actions: Sources of actions by module index; may grow.
+        seeds: Seeds of the resets.
+        store: Receives the steps of the envs.
+        agent_spaces: Spaces of all joined agents.
+        env_actions: Sources of actions, per module; may grow.
         seconds: Times under "timed_env", "timed_scatter" and "timed_send" are added here.
         check: True if the first results of each env are checked in detail.
-        env_states: Recorders of global states by env; empty: states are not recorded.
-        failures: Handles envs that fail.
-        num_splits: Number of parts that take turns: one is stepped while another's actions are chosen.
-        batch_size: Least number of envs in a turn, which those take that are ready first. None: turns of whole parts.
+        env_states: Recorders of global states, per env; empty: states are not recorded.
+        failures: Handles failing envs.
+        num_splits: Number of alternating parts: one is stepped while the actions for the next are chosen.
+        batch_size: Minimum number of envs per turn, which takes the first ready envs. None: turns of entire parts.
     """
 
     seeds: ResetSeeds
@@ -45,7 +45,7 @@ class VectorParts:
 
 
 class VectorEnv:
-    """Attributes of every vector of envs that callbacks may use, as in RLlib's.
+    """Attributes of every vector of envs that callbacks may use, as in RLlib.
 
     Attributes:
         envs: The envs, or the batches of them.
@@ -57,5 +57,5 @@ class VectorEnv:
 
     @property
     def unwrapped(self) -> Self:
-        """The vector itself, which has no wrappers. Each of its envs has its own `unwrapped`."""
+        """The vector itself, which has no wrappers. Each of its envs has a separate `unwrapped`."""
         return self

@@ -1,1 +1,1 @@
-"""Batches of steps: the classes of RLlib's old API stack."""
+"""Batches of steps: the classes of the old RLlib API stack."""

@@ -1,8 +1,8 @@
-"""Packs columns into short strings as RLlib does: pickled, compressed by LZ4, in base 64.
+"""Packs columns into short strings like RLlib: pickled, compressed with LZ4, in base 64.
 
-Unpickling calls none of NumPy's functions: `numpy.ndarray`, `scalar` and the `__setstate__` of arrays and dtypes
-interpret raw bytes as pointers to objects and trust any size, so a malicious file could crash the interpreter. Instead,
-this module builds the arrays itself, after checking the number of bytes.
+Unpickling calls no NumPy functions: `numpy.ndarray`, `scalar` and the `__setstate__` of arrays and dtypes interpret raw
+bytes as pointers to objects and trust any size, so a malicious file could crash the interpreter. Instead, this module
+builds the arrays itself, after checking the number of bytes.
 """
 
 import base64
@@ -26,7 +26,7 @@ KIND = "a packed column may hold arrays, numbers and texts"
 
 
 def can_pack() -> bool:
-    """Return true if lz4 is installed."""
+    """Return True if lz4 is installed."""
     try:
         importlib.import_module("lz4.frame")
     except ModuleNotFoundError:
@@ -48,10 +48,10 @@ def pack(data: Any) -> str:
 
 
 def unpack(text: str | bytes) -> Any:
-    """Return the data that `pack()` was given.
+    """Return the data passed to `pack()`.
 
     Raises:
-        BatchError: If the text holds something other than arrays, numbers and strings.
+        BatchError: If the text contains something other than arrays, numbers and strings.
     """
     import lz4.frame
 
@@ -59,7 +59,7 @@ def unpack(text: str | bytes) -> Any:
 
 
 def is_packed(data: Any) -> bool:
-    """Return true if a column, or an entry of one, is packed."""
+    """Return True if a column, or an entry of one, is packed."""
     return isinstance(data, str | bytes)
 
 
@@ -67,13 +67,13 @@ def unpickled(data: bytes) -> Any:
     """Return the value in a pickle of plain data.
 
     Raises:
-        BatchError: If the pickle holds something other than plain data. A damaged pickle may raise other exceptions.
+        BatchError: If the pickle contains something other than plain data. A damaged pickle may raise other exceptions.
     """
     return _resolved(_Unpickler(io.BytesIO(data)).load(), {})
 
 
 class _StandIn:
-    """Replaces a class or function that a pickle names. A pickle may call it, but not set its attributes."""
+    """Replaces a class or function named in a pickle. A pickle may call it but not set its attributes."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -167,11 +167,11 @@ KNOWN: dict[tuple[str, str], Any] = {
     ("numpy.core.numeric", "_frombuffer"): _Function(_from_buffer),
     ("collections", "OrderedDict"): OrderedDict,
 }
-"""All names that a pickle may contain, with their replacements."""
+"""All names allowed in a pickle, with their replacements."""
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's unpickler in Python: the one in C allocates as many memo entries as a pickle claims to have."""
+    """The pure Python unpickler: the C version allocates as many memo entries as a pickle claims to have."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = KNOWN.get((module.replace("numpy._core", "numpy.core"), name))
@@ -181,7 +181,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _resolved(value: Any, done: dict[int, Any]) -> Any:
-    """Replace stand-ins by the arrays that they stand for.
+    """Replace stand-ins with the arrays they stand for.
 
     Args:
         done: Id of a container -> its replacement, because a container may occur several times, or contain itself.

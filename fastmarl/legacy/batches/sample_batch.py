@@ -1,4 +1,4 @@
-"""The batches of RLlib's old API stack, without RLlib.
+"""The batches of the old RLlib API stack, without RLlib.
 
 Classes, columns and results match `ray.rllib.policy.sample_batch`; docs/old_stack.md lists the differences.
 """
@@ -25,27 +25,27 @@ DEFAULT_POLICY_ID = "default_policy"
 
 @public("fastmarl.legacy")
 class SampleBatch(StepColumns):
-    """Steps of one policy: column name -> array or tensor [n, ...], or nested dicts and tuples; "infos" may be a list.
+    """Steps of a policy: column name -> array or tensor [n, ...], or nested dicts and tuples; "infos" may be a list.
 
     If the policy is recurrent, its steps are cut into q sequences: "seq_lens" int32 [q] has their lengths, "state_in_0"
     and so on [q, ...] the recurrent states before their first steps.
 
     Args:
         args: The arguments of `dict`. Lists become arrays.
-        kwargs: More columns by name.
-        _time_major: If true, the first axis is time and the second one sequences; batches are concatenated along the
+        kwargs: Column name -> additional column.
+        _time_major: If True, the first axis is time and the second one sequences; batches are concatenated along the
             second.
         _max_seq_len: Number of steps to which sequences are padded; None: the length of the longest one.
         _zero_padded: True if sequences are padded, so that columns have `_max_seq_len` rows per sequence.
         _is_training: True if a policy learns from the batch.
-        _num_grad_updates: Number of the policy's updates before it took these steps.
+        _num_grad_updates: Number of policy updates before these steps were taken.
 
     Attributes:
         count: n, without padding.
-        time_major, max_seq_len, zero_padded, is_training, num_grad_updates: The arguments of these names.
-        accessed_keys, added_keys, deleted_keys: Sets of the names of columns read, added and deleted by `batch[name]`
+        time_major, max_seq_len, zero_padded, is_training, num_grad_updates: The constructor arguments.
+        accessed_keys, added_keys, deleted_keys: Sets of the names of columns read, added and deleted with `batch[name]`
             since the batch was made.
-        get_interceptor, intercepted_values: See `set_get_interceptor()`; its results by column.
+        get_interceptor, intercepted_values: See `set_get_interceptor()`; its results per column.
 
     Raises:
         KeyError: If a column is named "dones", which is reserved: `batch["dones"]` returns "terminateds".
@@ -78,7 +78,7 @@ class SampleBatch(StepColumns):
     RETURNS_TO_GO = "returns_to_go"
 
     def as_multi_agent(self, module_id: str | None = None) -> "MultiAgentBatch":
-        """Return a MultiAgentBatch that has this batch under `module_id`, or under "default_policy"."""
+        """Return a MultiAgentBatch with this batch under `module_id`, or under "default_policy"."""
         return MultiAgentBatch({module_id or DEFAULT_POLICY_ID: self}, self.count)
 
     def concat(self, other: "SampleBatch") -> "SampleBatch":
@@ -86,7 +86,7 @@ class SampleBatch(StepColumns):
         return concat_samples([self, other])
 
     def to_rllib(self) -> Any:
-        """Convert to RLlib's SampleBatch, which shares the arrays, for code that requires that class.
+        """Convert to an RLlib SampleBatch, which shares the arrays, for code that requires that class.
 
         Raises:
             ImportError: If RLlib is not installed.
@@ -100,10 +100,10 @@ class MultiAgentBatch:
 
     Args:
         policy_batches: Policy id -> SampleBatch.
-        env_steps: Number of env steps, in each of which an agent takes at most one step.
+        env_steps: Number of env steps; an agent takes at most one step in each.
 
     Attributes:
-        policy_batches: The argument of that name.
+        policy_batches: The argument `policy_batches`.
         count: Number of env steps.
     """
 
@@ -134,7 +134,7 @@ class MultiAgentBatch:
         return sum(batch.size_bytes() for batch in self.policy_batches.values())
 
     def as_multi_agent(self) -> Self:
-        """Return the batch itself, which is a MultiAgentBatch already."""
+        """Return the batch itself, which is already a MultiAgentBatch."""
         return self
 
     @staticmethod
@@ -150,18 +150,18 @@ class MultiAgentBatch:
         return MultiAgentBatch(policy_batches, env_steps)
 
     def to_rllib(self) -> Any:
-        """Convert to RLlib's MultiAgentBatch, see `SampleBatch.to_rllib()`."""
+        """Convert to an RLlib MultiAgentBatch, see `SampleBatch.to_rllib()`."""
         batches = {policy_id: batch.to_rllib() for policy_id, batch in self.policy_batches.items()}
         return rllib_class(RLLIB_MODULE, "MultiAgentBatch")(batches, self.count)
 
     def copy(self) -> "MultiAgentBatch":
-        """Return a copy with its own arrays."""
+        """Return a copy with separate arrays."""
         return MultiAgentBatch({id_: batch.copy() for id_, batch in self.policy_batches.items()}, self.count)
 
     def timeslices(self, k: int) -> "list[MultiAgentBatch]":
         """Cut into batches of k env steps each; the last one may be shorter.
 
-        An env step is all agents' steps with the same "eps_id" and "t".
+        An env step consists of all agent steps with the same "eps_id" and "t".
 
         Raises:
             BatchError: If a policy is recurrent, or k is less than 1.
@@ -187,7 +187,7 @@ class MultiAgentBatch:
         return [MultiAgentBatch(piece, last if piece is pieces[-1] else k) for piece in pieces]
 
     def compress(self, bulk: bool = False, columns: Collection[str] = OBSERVATIONS) -> None:
-        """Pack `columns` of all policies in place, with `bulk` each as a whole; see `SampleBatch.compress()`."""
+        """Pack `columns` of all policies in place, entire columns with `bulk`; see `SampleBatch.compress()`."""
         for batch in self.policy_batches.values():
             batch.compress(bulk, columns)
 
@@ -201,7 +201,7 @@ class MultiAgentBatch:
     ) -> Self:
         """Call `SampleBatch.to_device()` for all policies.
 
-        It gets `device`, `framework`, `pin_memory`, `use_stream` and `stream`.
+        It receives `device`, `framework`, `pin_memory`, `use_stream` and `stream`.
         """
         for batch in self.policy_batches.values():
             batch.to_device(device, framework, pin_memory, use_stream, stream)
@@ -218,7 +218,7 @@ class MultiAgentBatch:
 
 
 def from_rllib(batch: Any) -> Any:
-    """Convert an RLlib batch to fastmarl's class, sharing the arrays; return anything else as it is."""
+    """Convert an RLlib batch to the fastmarl class, sharing the arrays; return anything else unchanged."""
     if not is_of_rllib(type(batch)):
         return batch
     if hasattr(batch, "policy_batches"):
@@ -228,19 +228,19 @@ def from_rllib(batch: Any) -> Any:
 
 
 def concat_samples(samples: Sequence[Any]) -> Any:
-    """Concatenate batches; empty ones are left out.
+    """Concatenate batches; empty batches are left out.
 
     Args:
-        samples: SampleBatches and MultiAgentBatches. Beside a MultiAgentBatch, a SampleBatch counts as one of
+        samples: SampleBatches and MultiAgentBatches. Next to a MultiAgentBatch, a SampleBatch belongs to
             "default_policy".
 
     Returns:
-        MultiAgentBatch if there is one among the batches. Otherwise SampleBatch with the columns of the first batch and
-        the mean of `num_grad_updates`, weighted by steps.
+        A MultiAgentBatch if there is one among the batches. Otherwise a SampleBatch with the columns of the first batch
+        and the mean of `num_grad_updates`, weighted by steps.
 
     Raises:
-        BatchError: If a batch differs from the first one in its columns, their kinds, or its padding; or an item is not
-            a batch.
+        BatchError: If a batch differs from the first one in columns, column kinds, or padding; or an item is not a
+            batch.
     """
     for batch in samples:
         if not isinstance(batch, SampleBatch | MultiAgentBatch):

@@ -1,4 +1,4 @@
-"""The steps of a policy as columns, with the methods of RLlib's `SampleBatch` that need no other batch."""
+"""The steps of a policy as columns, with the RLlib `SampleBatch` methods that need no other batch."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,7 +20,7 @@ OBSERVATIONS = frozenset({Columns.OBS, Columns.NEXT_OBS})
 
 
 def marks_of(batch: Any) -> dict[str, Any]:
-    """Return the constructor arguments of a SampleBatch, RLlib's or fastmarl's, beside its columns."""
+    """Return the constructor arguments of an RLlib or fastmarl SampleBatch, except its columns."""
     return {
         "_time_major": batch.time_major,
         "_max_seq_len": batch.max_seq_len,
@@ -31,7 +31,7 @@ def marks_of(batch: Any) -> dict[str, Any]:
 
 
 class StepColumns(dict[str, Any]):
-    """The methods of `SampleBatch` that need no `MultiAgentBatch`; these two classes make each other, in one file.
+    """The methods of `SampleBatch` that need no `MultiAgentBatch`; these two classes create each other, in one file.
 
     Arguments and attributes are documented in `SampleBatch`.
     """
@@ -86,9 +86,9 @@ class StepColumns(dict[str, Any]):
     # Columns.
 
     def __getitem__(self, key: Any) -> Any:
-        """Return the column of this name or, for a slice of steps, a batch of them that shares the arrays.
+        """Return the column of this name or, for a slice of steps, a batch that shares the arrays.
 
-        If the policy is recurrent, a slice returns whole sequences: from the one in which it begins up to, but not
+        If the policy is recurrent, a slice returns complete sequences: from the one in which it begins up to, but not
         including, the one in which it ends.
         """
         if isinstance(key, slice):
@@ -127,7 +127,7 @@ class StepColumns(dict[str, Any]):
         return [self[key] for key in keys]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict column name -> entry for each step; its "seq_lens" is 1, and recurrent states are left out."""
+        """Yield a dict column name -> entry for each step; "seq_lens" is 1, and recurrent states are left out."""
         columns = {name: column for name, column in self.items() if not _is_of_sequences(name)}
         of_all = {Columns.SEQ_LENS: 1} if Columns.SEQ_LENS in self else {}
         for i in range(self.count):
@@ -151,15 +151,15 @@ class StepColumns(dict[str, Any]):
         return sum(getattr(leaf, "nbytes", 0) for column in self.values() for _, leaf in flatten_struct(column))
 
     def is_terminated_or_truncated(self) -> bool:
-        """Return true if the last step ended its episode."""
+        """Return True if the last step ended its episode."""
         return bool(self._ends()[-1])
 
     def is_single_trajectory(self) -> bool:
-        """Return true if no step before the last one ended an episode."""
+        """Return True if no step before the last one ended an episode."""
         return not self._ends()[:-1].any()
 
     def _ends(self) -> np.ndarray:
-        """Return bool [n], true at steps that ended an episode."""
+        """Return bool [n], True at steps that ended an episode."""
         ends = np.asarray(self[Columns.TERMINATEDS], bool)
         return ends | np.asarray(self[Columns.TRUNCATEDS], bool) if Columns.TRUNCATEDS in self else ends
 
@@ -168,20 +168,20 @@ class StepColumns(dict[str, Any]):
         self.is_training = training
 
     def set_get_interceptor(self, fn: Callable[[Any], Any] | None) -> None:
-        """Let `batch[name]` return `fn(column)`, computed once for each column; None: the column itself."""
+        """Make `batch[name]` return `fn(column)`, computed once per column; None: the column itself."""
         if fn is not self.get_interceptor:
             self.intercepted_values = {}
         self.get_interceptor = fn
 
     def enable_slicing_by_batch_id(self) -> None:
-        """Let slices of this batch, whose columns are [B, T, ...], count its B sequences instead of steps."""
+        """Make slices of this batch, whose columns are [B, T, ...], count its B sequences instead of steps."""
         self._slices_sequences = True
 
     def disable_slicing_by_batch_id(self) -> None:
-        """Let slices of this batch count steps again."""
+        """Make slices of this batch count steps again."""
         self._slices_sequences = False
 
-    # New batches made of this one's steps.
+    # New batches from the steps of this batch.
 
     def copy(self, shallow: bool = False) -> Self:
         """Return a copy of the batch, which shares the arrays if `shallow`."""
@@ -194,7 +194,7 @@ class StepColumns(dict[str, Any]):
         Args:
             start: First step, 0 or more.
             end: Step after the last one.
-            state_start: If the policy is recurrent, the first sequence that these steps lie in. None: find the
+            state_start: If the policy is recurrent, the first sequence containing these steps. None: find the
                 sequences; the first one may be cut, and then still has the state from before its first step in this
                 batch.
             state_end: Sequence after the last one; the last one may be cut.
@@ -241,7 +241,7 @@ class StepColumns(dict[str, Any]):
         return self._like(columns)
 
     def _taken(self, rows: Any, sequences: Any = None) -> dict[str, Any]:
-        """Return all columns at these rows, and those with an entry per sequence at `sequences` (None: at `rows`)."""
+        """Return all columns at these rows; columns with an entry per sequence at `sequences` (None: at `rows`)."""
         of_states = rows if sequences is None else sequences
         return {name: of_rows(column, of_states if _is_of_sequences(name) else rows) for name, column in self.items()}
 
@@ -255,11 +255,11 @@ class StepColumns(dict[str, Any]):
         return self.max_seq_len
 
     def timeslices(self, size: int | None = None, num_slices: int | None = None, k: int | None = None) -> list[Self]:
-        """Cut into pieces of `size` steps, of which the last may be shorter, or into `num_slices` pieces.
+        """Cut into pieces of `size` steps, the last possibly shorter, or into `num_slices` pieces.
 
         Args:
-            num_slices: Number of pieces; if the steps can't be divided evenly, the last pieces are a step longer.
-            k: The old name of `size`.
+            num_slices: Number of pieces; if the steps cannot be divided evenly, the last pieces are a step longer.
+            k: Former name of `size`.
         """
         if num_slices is not None and num_slices >= 1:
             edges = _even_edges(self.count, num_slices)
@@ -292,10 +292,10 @@ class StepColumns(dict[str, Any]):
     # Changes in place.
 
     def shuffle(self) -> Self:
-        """Shuffle the steps, or the padded sequences, in place, by NumPy's global generator.
+        """Shuffle the steps, or the padded sequences, in place, using the global NumPy generator.
 
         Raises:
-            BatchError: If the batch has sequences that are not padded.
+            BatchError: If the batch has unpadded sequences.
         """
         if Columns.SEQ_LENS not in self:
             order = np.random.permutation(self.count)  # noqa: NPY002, as RLlib draws
@@ -310,11 +310,11 @@ class StepColumns(dict[str, Any]):
         return self
 
     def right_zero_pad(self, max_seq_len: int, exclude_states: bool = True) -> Self:
-        """Pad all sequences in place to `max_seq_len` steps, with zeros, or with None in columns of objects.
+        """Pad all sequences in place to `max_seq_len` steps, with zeros, or with None in object columns.
 
         Args:
-            exclude_states: Leave "state_in_0" and so on as they are, with an entry per sequence. If false, they must
-                have an entry per step and are padded, too.
+            exclude_states: Leave "state_in_0" and so on unchanged, with an entry per sequence. If False, they must have
+                an entry per step and are also padded.
 
         Raises:
             BatchError: If the batch has no sequences, or one is longer than `max_seq_len`.
@@ -331,7 +331,7 @@ class StepColumns(dict[str, Any]):
         return self
 
     def compress(self, bulk: bool = False, columns: Collection[str] = OBSERVATIONS) -> Self:
-        """Pack these columns in place, entry by entry or, with `bulk`, each as a whole."""
+        """Pack these columns in place, entry by entry or, with `bulk`, each as a single entry."""
 
         def packed(leaf: Any) -> Any:
             return pack(leaf) if bulk else np.array([pack(entry) for entry in leaf])
@@ -347,17 +347,17 @@ class StepColumns(dict[str, Any]):
         use_stream: bool = False,
         stream: Any = None,
     ) -> Self:
-        """Turn all numeric columns into tensors on `device`, in place; columns of objects stay.
+        """Turn all numeric columns into tensors on `device`, in place; object columns are unchanged.
 
         Args:
             device: The torch device.
             framework: Only "torch".
-            pin_memory: Copy from pinned memory, which lets a GPU copy while the program goes on.
+            pin_memory: Copy from pinned memory, so that a GPU can copy asynchronously.
             use_stream: Copy on `stream`.
             stream: CUDA stream; None: the current one.
 
         Raises:
-            BatchError: If `framework` is another.
+            BatchError: If `framework` is not "torch".
         """
         if framework != "torch":
             raise BatchError(f'to_device() takes framework="torch", got {framework!r}')
@@ -378,7 +378,7 @@ class StepColumns(dict[str, Any]):
         return self
 
     def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:
-        """Unpack these columns in place, as far as they are packed."""
+        """Unpack these columns in place, if packed."""
         self.update({name: map_struct(_unpacked, column) for name, column in self.items() if name in columns})
         return self
 
@@ -393,7 +393,7 @@ def _no_dones() -> KeyError:
 
 
 def _padded_with_zeros(column: Any, lengths: np.ndarray, max_seq_len: int) -> Any:
-    """Pad each sequence of a column to `max_seq_len` steps, with zeros, or with None if the column holds objects."""
+    """Pad each sequence of a column to `max_seq_len` steps, with zeros, or with None in an object column."""
     steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     rows = np.repeat(np.arange(len(lengths)) * max_seq_len, lengths) + steps
 
@@ -408,13 +408,13 @@ def _padded_with_zeros(column: Any, lengths: np.ndarray, max_seq_len: int) -> An
 
 
 def _even_edges(n: int, n_pieces: int) -> list[int]:
-    """Return the edges of `n_pieces` pieces of n steps, of which the last ones may be a step longer."""
+    """Return the edges of `n_pieces` pieces of n steps; the last pieces may be a step longer."""
     length, n_longer = divmod(n, n_pieces)
     return [i * length + max(0, i - (n_pieces - n_longer)) for i in range(n_pieces + 1)]
 
 
 def _is_of_sequences(name: str) -> bool:
-    """Return true if the column has an entry per sequence instead of one per step."""
+    """Return True if the column has an entry per sequence instead of one per step."""
     return name == Columns.SEQ_LENS or name.startswith(STATE_IN)
 
 
@@ -440,7 +440,7 @@ def _unpacked(leaf: Any) -> Any:
 
 
 def _count_steps(columns: Mapping[str, Any]) -> int:
-    """Count steps by the lengths of sequences, or else by the first non-empty column, infos and states aside."""
+    """Count steps from sequence lengths, or else from the first non-empty column, infos and states aside."""
     lengths = columns.get(Columns.SEQ_LENS)
     if lengths is not None and len(lengths):
         return int(lengths.sum())

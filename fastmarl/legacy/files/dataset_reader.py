@@ -1,4 +1,4 @@
-"""Reads batches from the rows of a data set."""
+"""Reads batches from the rows of a dataset."""
 
 import random
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from fastmarl.legacy.files.json_format import from_record
 
 @public("fastmarl.legacy")
 class DatasetReader(InputReader):
-    """Reads the rows of a data set in random order, endlessly; each row is a batch in the form of a line of JSON.
+    """Reads the rows of a dataset in random order, endlessly; each row is a batch in the form of a JSON line.
 
     Args:
         ds: `ray.data.Dataset`, or a sequence of dicts such as {"type": "SampleBatch", "obs": [...], ...}.
@@ -45,6 +45,6 @@ class DatasetReader(InputReader):
         """Return the batch of the next row.
 
         Raises:
-            BatchError: If the row holds no batch.
+            BatchError: If the row contains no batch.
         """
         return from_record(next(self._rows), self._ioctx.spaces())

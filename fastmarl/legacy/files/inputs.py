@@ -1,4 +1,4 @@
-"""Makes the reader for a worker's option `input_`."""
+"""Makes the reader for the worker option `input_`."""
 
 import importlib
 import math
@@ -21,15 +21,15 @@ REGISTERED: dict[str, Callable[[IOContext], InputReader]] = {}
 
 @public("fastmarl.legacy")
 class MixedInput(InputReader):
-    """Reads each batch from a randomly drawn source.
+    """Reads each batch from a randomly sampled source.
 
     Args:
-        dist: Source -> its share; shares sum to 1. A source is any value of the option `input_` but a dict.
-        ioctx: The worker's IOContext.
+        dist: Source -> probability; probabilities sum to 1. A source is any value of the option `input_` except a dict.
+        ioctx: IOContext of the worker.
 
     Attributes:
         choices: The readers.
-        p: Their shares.
+        p: Probabilities of the readers.
     """
 
     def __init__(self, dist: Mapping[Any, float], ioctx: IOContext):
@@ -50,11 +50,11 @@ class ShuffledInput(InputReader):
 
     Args:
         child: Reader of the batches.
-        n: Number of batches in the buffer; 1 or less: batches are returned in the order in which they are read.
-        seed: Seed of the draws.
+        n: Number of batches in the buffer; 1 or less: batches are returned in reading order.
+        seed: Seed for sampling.
 
     Attributes:
-        child, n: The arguments of these names.
+        child, n: The arguments `child` and `n`.
         buffer: The batches in the buffer.
     """
 
@@ -73,14 +73,14 @@ class ShuffledInput(InputReader):
 
 
 def register_input(name: str, input_creator: Callable[[IOContext], InputReader]) -> None:
-    """Give an input reader a name for the option `input_`; it replaces an earlier one of that name.
+    """Register an input reader by name for the option `input_`; it replaces an earlier one of that name.
 
     Args:
         name: The name.
         input_creator: `(io_context) -> InputReader`
 
     Raises:
-        ConfigError: If `input_creator` can't be called.
+        ConfigError: If `input_creator` is not callable.
     """
     if not callable(input_creator):
         raise ConfigError(f"register_input() takes a function (io_context) -> InputReader, got {input_creator!r}")
@@ -134,7 +134,7 @@ def _shard(io_context: IOContext) -> Any:
 
 
 def _registered(name: str) -> Callable[[IOContext], InputReader] | None:
-    """Return what `register_input()` was given under this name, ours or Ray's."""
+    """Return the creator registered under this name with `register_input()`, ours or the one of Ray."""
     of_ray: Any = sys.modules.get("ray.tune.registry")
     if name in REGISTERED or of_ray is None or not of_ray.registry_contains_input(name):
         return REGISTERED.get(name)
@@ -146,7 +146,7 @@ def _class_at(path: str) -> Any:
     """Return the class at a path such as "package.module.Reader"; None if it is not such a path.
 
     Raises:
-        ConfigError: If the module has no such class.
+        ConfigError: If the module does not have the class.
     """
     module, _, name = path.rpartition(".")
     if not module or not CLASS_PATH.fullmatch(path) or os.path.exists(path):

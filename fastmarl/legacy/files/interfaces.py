@@ -1,4 +1,4 @@
-"""Base classes of readers and writers of batches, and the context that they are made with."""
+"""Base classes of readers and writers of batches, and the context for creating them."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class OutputWriter(ABC):
 
 
 class NoopOutput(OutputWriter):
-    """The writer without output: it discards all batches."""
+    """A writer without output, which discards all batches."""
 
     def write(self, sample_batch: Any) -> None:
         pass
@@ -39,12 +39,12 @@ class NoopOutput(OutputWriter):
 @public("fastmarl.legacy")
 @dataclass
 class IOContext:
-    """The worker that a reader or writer is made for.
+    """The context in which a reader or writer is created for a worker.
 
     Args:
-        log_dir: Folder for `output="logdir"`.
-        config: The worker's RolloutWorkerConfig.
-        worker_index: The worker's index.
+        log_dir: Directory for `output="logdir"`.
+        config: RolloutWorkerConfig of the worker.
+        worker_index: Index of the worker.
         worker: The RolloutWorker.
     """
 
@@ -54,7 +54,7 @@ class IOContext:
     worker: Any = None
 
     def default_sampler_input(self) -> Any:
-        """Return the reader of the batches that the worker itself samples; None if it has no env."""
+        """Return the reader of the batches sampled by the worker itself; None if it has no env."""
         return self.worker.sampler
 
     @property
@@ -68,7 +68,7 @@ class IOContext:
         return getattr(self.config, "output_config", {})
 
     def spaces(self) -> dict[str, Any] | None:
-        """Return policy id -> (observation space, action space) of the worker's policies; None without a worker."""
+        """Return policy id -> (observation space, action space) of the worker policies; None without a worker."""
         if self.worker is None:
             return None
         policies = self.worker.policy_map.items()

@@ -1,7 +1,7 @@
-"""Batches as lines of JSON, in the format of RLlib's old API stack, whose JsonReader can read them.
+"""Batches as JSON lines, in the format of the old RLlib API stack, readable by its JsonReader.
 
-The format has no room for checksums of the lines, so a hidden file beside the file of lines holds them. Files without
-checksums, such as RLlib's, are read unchecked.
+The format has no place for line checksums, so they are stored in a hidden file next to the file. Files without
+checksums, such as files written by RLlib, are read unchecked.
 """
 
 import json
@@ -26,7 +26,7 @@ ACTIONS = (Columns.ACTIONS, "prev_actions")
 
 
 def to_json(batch: Any, compress_columns: Collection[str]) -> str:
-    """Return a batch as a line of JSON.
+    """Return a batch as a JSON line.
 
     Args:
         batch: SampleBatch or MultiAgentBatch.
@@ -45,7 +45,7 @@ def to_json(batch: Any, compress_columns: Collection[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to JSON's types; objects that JSON can't represent become strings."""
+    """Convert a value to JSON types; objects that JSON cannot represent become strings."""
     if isinstance(value, dict):
         return {plain_text(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -69,13 +69,13 @@ def from_json(line: str, spaces: Mapping[str, Spaces] | None = None) -> Any:
         SampleBatch or MultiAgentBatch
 
     Raises:
-        BatchError, ValueError: If the line holds no batch.
+        BatchError, ValueError: If the line contains no batch.
     """
     return from_record(json.loads(line), spaces)
 
 
 def from_record(record: Any, spaces: Mapping[str, Spaces] | None = None) -> Any:
-    """Return the batch in a line that was parsed, or in a row of a data set; see `from_json()`."""
+    """Return the batch in a parsed line or in a row of a dataset; see `from_json()`."""
     kind = record.get("type") if isinstance(record, dict) else None
     if kind == "SampleBatch":
         of_one = next(iter(spaces.values())) if spaces else (None, None)
@@ -115,16 +115,16 @@ def _arrays(column: Any, space: gym.Space | None) -> Any:
 
 
 def checksums_file(path: Path) -> Path:
-    """Return the path of the file that holds the checksums of the lines in `path`."""
+    """Return the path of the file with the checksums of the lines in `path`."""
     return path.with_name(f".{path.name}.crc32")
 
 
 def checksum(line: bytes) -> bytes:
-    """Return the line of the checksums file for a line of JSON."""
+    """Return the line of the checksums file for a JSON line."""
     return b"%08x\n" % zlib.crc32(line)
 
 
 def checksums_of(path: Path) -> list[bytes]:
-    """Return the checksums of a file's lines, first line first; empty if there is no file of checksums."""
+    """Return the checksums of the lines in a file, in order; empty if there is no checksums file."""
     file = checksums_file(path)
     return file.read_bytes().splitlines(keepends=True) if file.exists() else []

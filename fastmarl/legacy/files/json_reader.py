@@ -1,4 +1,4 @@
-"""Reads batches from files written by `JsonWriter`, RLlib's or fastmarl's."""
+"""Reads batches from files written by `JsonWriter` of RLlib or fastmarl."""
 
 import glob
 import logging
@@ -16,8 +16,8 @@ from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID, MultiAgentBa
 from fastmarl.legacy.files.interfaces import InputReader, IOContext
 from fastmarl.legacy.files.json_format import checksum, checksums_file, checksums_of, from_json
 
-MOST_BAD_LINES = 100  # in succession
-PATTERNS = ("*.json", "*.zip")  # of the files read in a folder
+MOST_BAD_LINES = 100  # consecutive
+PATTERNS = ("*.json", "*.zip")  # of the files read in a directory
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +27,14 @@ class JsonReader(InputReader):
     """Reads files in random order, endlessly, one line at a time. Lines without a batch are skipped with a warning.
 
     Args:
-        inputs: A folder of *.json and *.zip files, a file, a glob, or a list of files.
+        inputs: A directory of *.json and *.zip files, a file, a glob, or a list of files.
         ioctx: IOContext of the worker whose policies the batches are for; each worker begins with a different file.
 
     Attributes:
         files: Paths of the files.
-        ioctx: The argument of that name.
-        cur_file: Path of the file that the last batch came from; None before it.
-        batch_size: Least number of env steps in a batch: the worker's share of `train_batch_size`; 1 without it.
+        ioctx: The argument `ioctx`.
+        cur_file: Path of the file of the last batch; None before the first.
+        batch_size: Minimum number of env steps in a batch: `train_batch_size` divided among the workers; 1 without it.
 
     Raises:
         ConfigError: If there are no such files.
@@ -55,19 +55,19 @@ class JsonReader(InputReader):
 
     @property
     def policy_map(self) -> Any:
-        """The worker's policies; None without a worker."""
+        """Policies of the worker; None without a worker."""
         return None if self.ioctx is None or self.ioctx.worker is None else self.ioctx.worker.policy_map
 
     @property
     def default_policy(self) -> Any:
-        """The worker's "default_policy"; None if there is none."""
+        """Policy "default_policy" of the worker; None if it does not exist."""
         return None if self.policy_map is None else self.policy_map.get(DEFAULT_POLICY_ID)
 
     def next(self) -> Any:
         """Return the next SampleBatch or MultiAgentBatch, of as many lines as have `batch_size` env steps.
 
         Raises:
-            BatchError: If 100 lines in succession hold no batch, or the worker lacks a batch's policies.
+            BatchError: If 100 consecutive lines contain no batch, or the worker does not have the policies of a batch.
         """
         batches = [self._next_batch()]
         while sum(batch.count for batch in batches) < self.batch_size:
@@ -82,7 +82,7 @@ class JsonReader(InputReader):
         raise BatchError(f"{MOST_BAD_LINES} lines of {self.files} hold no batch; the warnings say why")
 
     def read_all_files(self) -> Iterator[Any]:
-        """Yield the batches of all files once, in the order of the files."""
+        """Yield the batches of all files once, in file order."""
         for path in self.files:
             for number, line in lines_of(path):
                 batch = self._parsed(path, number, line)
@@ -136,7 +136,7 @@ class JsonReader(InputReader):
             raise BatchError(f"{path}, line {number}: it is for one policy, but there are {here}")
 
     def _postprocessed(self, batch: Any) -> Any:
-        """With `postprocess_inputs`, call the policy's `postprocess_trajectory()` with each episode of the batch."""
+        """With `postprocess_inputs`, call `postprocess_trajectory()` of the policy with each episode of the batch."""
         if self.ioctx is None or self.policy_map is None or not self.ioctx.config.postprocess_inputs:
             return batch
         policies = self.policy_map
@@ -186,7 +186,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _checked_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, line); a line whose checksum doesn't match is replaced by an empty one."""
+    """Yield (line number from 1, line); a line whose checksum does not match is replaced with an empty one."""
     checksums = checksums_of(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

@@ -1,4 +1,4 @@
-"""Writes batches to files that RLlib's JsonReader can read, too."""
+"""Writes batches to files that can also be read by JsonReader of RLlib."""
 
 import os
 from collections.abc import Collection
@@ -18,16 +18,16 @@ MAX_FILE_SIZE = 64 * 1024 * 1024
 
 @public("fastmarl.legacy")
 class JsonWriter(OutputWriter):
-    """Writes each batch as a line, and the line's checksum to a hidden file beside the file of lines.
+    """Writes each batch as a line, and its checksum to a hidden file next to the file of lines.
 
     Args:
-        path: Folder of the files; created if it doesn't exist.
+        path: Directory of the files; created if it does not exist.
         ioctx: IOContext with the worker index for the names of the files; None: index 0.
         max_file_size: Size in bytes after which a new file is begun.
         compress_columns: Names of columns to pack, which requires lz4. None: "obs" and "new_obs" if lz4 is installed.
 
     Attributes:
-        path, ioctx, max_file_size, compress_columns: The arguments of these names.
+        path, ioctx, max_file_size, compress_columns: The constructor arguments.
         file_index: Number of files begun.
         path_is_uri: False; files are local.
 
@@ -58,7 +58,7 @@ class JsonWriter(OutputWriter):
 
     @property
     def cur_file(self) -> BinaryIO | None:
-        """The file of lines that is open; None before the first batch and after `close()`."""
+        """The open file of lines; None before the first batch and after `close()`."""
         return None if self._files is None else self._files[0]
 
     @property
@@ -74,11 +74,11 @@ class JsonWriter(OutputWriter):
             self._files = file, checksums_file(Path(file.name)).open("wb")
         lines, checksums = self._files
         try:
-            for file, data in ((checksums, checksum(line)), (lines, line)):  # checksum first: no line lacks one
+            for file, data in ((checksums, checksum(line)), (lines, line)):  # checksum first: every line has one
                 file.write(data)
                 file.flush()
         except BaseException:
-            self.close()  # the files may end with a partial line, or with a checksum that has no line
+            self.close()  # the files may end with a partial line, or with a checksum without a line
             raise
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class JsonWriter(OutputWriter):
             file.close()
 
     def _new_file(self) -> BinaryIO:
-        """Create a new file, even if other processes write to the same folder."""
+        """Create a new file, even if other processes write to the same directory."""
         began = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         while True:
             name = f"output-{began}_worker-{self._worker_index}_{self.file_index}.json"

@@ -1,6 +1,6 @@
-"""Converts JSON files of RLlib's old API stack to Parquet files of episodes.
+"""Converts JSON files of the old RLlib API stack to Parquet files of episodes.
 
-Axes in names: N row of a policy's batch.
+Axes in names: N row of a policy batch.
 """
 
 import os
@@ -32,19 +32,19 @@ NOT_OUTPUTS = (*NEEDED, Columns.TRUNCATEDS, Columns.INFOS, "unroll_id")
 def json_to_parquet(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], path: str | os.PathLike[str], **options: Any
 ) -> int:
-    """Convert JSON files of RLlib's old API stack to a folder of Parquet files, see docs/offline.md.
+    """Convert JSON files of the old RLlib API stack to a directory of Parquet files, see docs/offline.md.
 
     Args:
         inputs: The `inputs` of `JsonReader`; lines without a batch are skipped with a warning.
-        path: Folder for the files, see `fastmarl.offline.ParquetWriter`.
+        path: Directory for the files, see `fastmarl.offline.ParquetWriter`.
         options: Other arguments of `fastmarl.offline.ParquetWriter`.
 
     Returns:
         Number of agent steps written.
 
     Raises:
-        ConfigError: If there are no such files, or an option of the writer is invalid.
-        OfflineError: If a batch lacks a column that episodes need, or the folder can't be written to.
+        ConfigError: If the files do not exist, or an option of the writer is invalid.
+        OfflineError: If a batch does not have a column required for episodes, or the directory is not writable.
     """
     n_steps = 0
     with ParquetWriter(path, **options) as writer:
@@ -61,13 +61,13 @@ def episodes_of(batch: Any) -> list[MultiAgentEpisode]:
     Agent ids are the values of "agent_index", module ids are the policy ids.
 
     Raises:
-        OfflineError: If a column is missing, or differs from the others in its number of rows.
+        OfflineError: If a column is missing or differs from the others in its number of rows.
     """
     is_multi = isinstance(batch, MultiAgentBatch)
     batches = batch.policy_batches if is_multi else {DEFAULT_POLICY_ID: batch}
     chunks: dict[tuple[str, int], dict[Hashable, SingleAgentEpisode]] = {}
     for policy_id, columns in batches.items():
-        n_before: Counter[tuple[str, Hashable]] = Counter()  # of an agent's trajectories; each has its own chunk
+        n_before: Counter[tuple[str, Hashable]] = Counter()  # of agent trajectories, each in a separate chunk
         for agent_episode in _agent_episodes(policy_id, dict(columns.items())):
             episode_id, agent_id = str(agent_episode.multi_agent_episode_id), agent_episode.agent_id
             chunk = chunks.setdefault((episode_id, n_before[episode_id, agent_id]), {})
@@ -77,7 +77,7 @@ def episodes_of(batch: Any) -> list[MultiAgentEpisode]:
 
 
 def _episode(episode_id: str, agents: dict[Hashable, SingleAgentEpisode]) -> MultiAgentEpisode:
-    """Make an episode; it is done if all agents' trajectories are, because files don't hold the env's own flags."""
+    """Make an episode; it is done if all agent trajectories are, because files do not contain the env flags."""
     env_ts = [agent_episode.env_ts() for agent_episode in agents.values()]
     is_over = all(agent_episode.is_done for agent_episode in agents.values())
     is_terminated = is_over and all(agent_episode.is_terminated for agent_episode in agents.values())
@@ -92,7 +92,7 @@ def _episode(episode_id: str, agents: dict[Hashable, SingleAgentEpisode]) -> Mul
 
 
 def _agent_episodes(policy_id: str, columns: Mapping[str, Any]) -> Iterator[SingleAgentEpisode]:
-    """Yield an agent episode for each trajectory in a policy's batch."""
+    """Yield an agent episode for each trajectory in a policy batch."""
     if lacking := [name for name in NEEDED if name not in columns]:
         raise OfflineError(f"a batch of policy {policy_id!r} lacks the columns {lacking}, without which it can't be "
                            f"made into episodes")  # fmt: skip
@@ -110,7 +110,7 @@ def _has_rows(name: str, column: Any, n: int) -> bool:
 
 
 def _trajectories(columns: Mapping[str, Any]) -> Iterator[slice]:
-    """Yield the rows of each trajectory: one agent's consecutive rows in one episode, with increasing env steps."""
+    """Yield the rows of each trajectory: consecutive rows of an agent in an episode, with increasing env steps."""
     episode_N, agent_N, t_N = (np.asarray(columns[name]) for name in (Columns.EPS_ID, AGENT_INDEX, T))
     if not len(t_N):
         return
@@ -159,5 +159,5 @@ def _with_final(obs: Any, next_obs: Any, rows: slice) -> Any:
 
 
 def _info(info: Any) -> dict[str, Any]:
-    """Return an info as a dict; RLlib's writer turns infos that JSON can't represent into strings."""
+    """Return an info as a dict; the RLlib writer turns infos that JSON cannot represent into strings."""
     return info if isinstance(info, dict) else {"info": info} if info else {}

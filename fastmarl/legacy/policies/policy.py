@@ -22,7 +22,7 @@ CHECKPOINT = "policy_state.pkl"
 
 
 class _NoCallbacks:
-    """Callbacks of a policy that has no worker."""
+    """Callbacks of a policy without a worker."""
 
     def on_learn_on_batch(self, **arguments: Any) -> None:
         pass
@@ -36,23 +36,23 @@ class Policy:
     """Base class of policies. Subclasses implement `learn_on_batch()`; with `TorchPolicy` they need only a loss.
 
     Args:
-        module: Acts for the policy's agents, and is trained in place.
+        module: Acts for the agents of the policy, and is trained in place.
         config: Options that override `DEFAULTS`.
 
     Attributes:
-        config: Dict, the options in force.
+        config: Dict of the active options.
         global_timestep: int, env steps sampled by all workers, as of the last `on_global_var_update()`.
-        num_grad_updates: int, number of this policy's updates.
+        num_grad_updates: int, number of updates of this policy.
         framework: The string "torch".
-        callbacks: Has the method `on_learn_on_batch(policy=, train_batch=, result=)`; a worker's policies have one that
-            calls the worker's callbacks.
+        callbacks: Has the method `on_learn_on_batch(policy=, train_batch=, result=)`; policies of a worker call the
+            callbacks of the worker.
 
     Raises:
         ConfigError: If an option is not among `DEFAULTS`.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {}
-    """All options, with their defaults. A subclass adds its own to its parent's: {**Parent.DEFAULTS, ...}."""
+    """All options, with their defaults. A subclass extends the options of its parent: {**Parent.DEFAULTS, ...}."""
 
     framework = "torch"
     callbacks: Any = NO_CALLBACKS
@@ -68,7 +68,7 @@ class Policy:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """The space of the observations that the module gets."""
+        """Space of the observations received by the module."""
         return self.module.observation_space
 
     @property
@@ -88,7 +88,7 @@ class Policy:
     def postprocess_trajectory(
         self, sample_batch: Any, other_agent_batches: Mapping[Any, tuple] | None = None, episode: Any = None
     ) -> Any:
-        """Process one agent's steps in one chunk of an episode; called before they become part of the batch.
+        """Process the steps of an agent in a chunk of an episode; called before they become part of the batch.
 
         Args:
             sample_batch: SampleBatch of the steps, which may be changed in place. If the policy is recurrent, it also
@@ -97,7 +97,7 @@ class Policy:
             episode: The chunk, a `fastmarl.MultiAgentEpisode`.
 
         Returns:
-            SampleBatch that becomes part of the batch.
+            SampleBatch to become part of the batch.
         """
         return sample_batch
 
@@ -111,7 +111,7 @@ class Policy:
         raise NotImplementedError(f"{type(self).__name__} needs a compute_gradients(batch)")
 
     def apply_gradients(self, gradients: Any) -> None:
-        """Update the module with gradients from `compute_gradients()`, of this policy or of one like it."""
+        """Update the module with gradients from `compute_gradients()` of this or a similar policy."""
         raise NotImplementedError(f"{type(self).__name__} needs an apply_gradients(gradients)")
 
     def is_recurrent(self) -> bool:
@@ -122,11 +122,11 @@ class Policy:
         return self.module.get_state()
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load weights from `get_weights()`. Raises ConfigError if they don't fit the module."""
+        """Load weights from `get_weights()`. Raises ConfigError if they do not match the module."""
         self.module.set_state(weights)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the weights, counters, and a spec that makes a policy like this one."""
+        """Return the weights, counters, and a spec for creating an equivalent policy."""
         return {
             "weights": self.get_weights(),
             "global_timestep": self.global_timestep,
@@ -135,7 +135,7 @@ class Policy:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `get_state()`; what it lacks, other than the weights, stays as it is."""
+        """Restore a state from `get_state()`; missing entries other than the weights are left unchanged."""
         if "weights" not in state:
             raise ConfigError(f'expected a state with "weights", got one with {list(state)}')
         self.set_weights(state["weights"])
@@ -144,7 +144,7 @@ class Policy:
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> "Policy":
-        """Make a policy of a state from `get_state()`.
+        """Make a policy from the result of `get_state()`.
 
         Raises:
             ConfigError: If the state has no "policy_spec".
@@ -166,16 +166,16 @@ class Policy:
         policy_state: Mapping[str, Any] | None = None,
         checkpoint_format: str = "cloudpickle",
     ) -> None:
-        """Write the state to a file in a folder, which is created if needed, for `from_checkpoint()`.
+        """Write the state to a file in a directory, which is created if needed, for `from_checkpoint()`.
 
         Args:
-            export_dir: The folder.
-            filename_prefix: Ignored, as by RLlib.
-            policy_state: The state to write; None: that of `get_state()`.
-            checkpoint_format: Only "cloudpickle", which is also what pickle reads.
+            export_dir: The directory.
+            filename_prefix: Ignored, as in RLlib.
+            policy_state: The state to write; None: the result of `get_state()`.
+            checkpoint_format: Only "cloudpickle", which pickle can also read.
 
         Raises:
-            ConfigError: If the format is another.
+            ConfigError: If the format is not supported.
         """
         if checkpoint_format != "cloudpickle":
             raise ConfigError(f'checkpoint_format must be "cloudpickle", got {checkpoint_format!r}')
@@ -187,11 +187,11 @@ class Policy:
     def from_checkpoint(
         checkpoint: str | os.PathLike[str], policy_ids: Collection[str] | None = None
     ) -> "Policy | dict[str, Policy]":
-        """Make the policy that `export_checkpoint()` wrote; unpickles the file, which may run any code in it.
+        """Make the policy written by `export_checkpoint()`; unpickles the file, which may run arbitrary code.
 
         Args:
-            checkpoint: The folder; or a folder with one folder for each policy, by policy id.
-            policy_ids: Ids of the policies to make of the latter; None: all.
+            checkpoint: The directory, or a directory with one subdirectory per policy, named by policy id.
+            policy_ids: Ids of the policies to make in the latter case; None: all.
 
         Raises:
             ConfigError: If there is no checkpoint.
@@ -218,25 +218,25 @@ class Policy:
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(self.module, folder / "model.pt")
 
-    # Members of RLlib's class that have the same answer for each policy here.
+    # Members of the RLlib class that return the same for every policy here.
 
     def get_session(self) -> None:
         """Return None, because there is no TensorFlow session."""
         return
 
     def get_exploration_state(self) -> dict[str, Any]:
-        """Return an empty dict: the module's distribution explores, which has no state."""
+        """Return an empty dict: exploration uses the module distribution, which has no state."""
         return {}
 
     def get_connector_metrics(self) -> dict[str, Any]:
-        """Return an empty dict: connectors are part of the runner, whose metrics have their times."""
+        """Return an empty dict: connectors are part of the runner, whose metrics include their times."""
         return {}
 
     def reset_connectors(self, env_id: Any) -> None:
-        """Do nothing, whatever `env_id` is: the runner resets its connectors with each episode."""
+        """Do nothing for any `env_id`: the runner resets its connectors with each episode."""
 
     def maybe_remove_time_dimension(self, input_dict: Any) -> Any:
-        """Return `input_dict` as it is, which has no time dimension."""
+        """Return `input_dict` unchanged, which has no time dimension."""
         return input_dict
 
     def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
@@ -255,11 +255,11 @@ class Policy:
 
 
 def spec_of(policy: Policy) -> PolicySpec:
-    """Return a spec that makes a policy like this one."""
+    """Return a spec for creating an equivalent policy."""
     module: Any = policy.module
     if isinstance(module, AdaptedModule):
         made_by: Any = copied(module.module)
-    elif module.kwargs:  # arguments that specs can't hold
+    elif module.kwargs:  # arguments that specs cannot contain
         made_by = copied(module)
     else:
         made_by = RLModuleSpec(module_class=type(module), model_config=module.model_config)
@@ -268,7 +268,7 @@ def spec_of(policy: Policy) -> PolicySpec:
 
 
 def space_struct(space: gym.Space | None) -> Any:
-    """Return a space as dicts and tuples of spaces that are neither."""
+    """Return a space as nested dicts and tuples of leaf spaces."""
     if isinstance(space, gym.spaces.Dict):
         return {key: space_struct(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -277,7 +277,7 @@ def space_struct(space: gym.Space | None) -> Any:
 
 
 def pickled(data: Any) -> bytes:
-    """Return a pickle, by cloudpickle if it is installed, which takes lambdas and classes of the main module, too."""
+    """Return a pickle, made by cloudpickle if installed, which also supports lambdas and classes of the main module."""
     try:
         import cloudpickle  # type: ignore[import-untyped]
     except ModuleNotFoundError:

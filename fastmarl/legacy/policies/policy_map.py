@@ -1,4 +1,4 @@
-"""A worker's policies, their mapping function, and the choice of those that learn."""
+"""Policies of a worker, their mapping function, and the selection of trained policies."""
 
 import math
 import weakref
@@ -19,19 +19,19 @@ ToTrain = Collection[str] | Callable[..., bool]
 
 
 class PolicyMap(dict[str, Policy]):
-    """Dict policy id -> policy, in the order in which they were added.
+    """Dict policy id -> policy, in the order of addition.
 
-    A removed policy goes on acting in the episodes that were running when it was removed.
+    A removed policy continues to act in the episodes running at its removal.
 
     Args:
         policy_config: Options of all policies.
         default_policy_class: `(module, config) -> Policy`, for specs without a class.
         max_seq_len: Passed to policies whose class has an option of this name.
-        callbacks: The worker's callbacks, `callbacks` of the policies.
+        callbacks: Callbacks of the worker, used as `callbacks` of the policies.
 
     Attributes:
-        capacity: Most policies in memory, which is not limited.
-        policy_states_are_swappable: False; no policy takes over another's object.
+        capacity: Maximum number of policies in memory, which is not limited.
+        policy_states_are_swappable: False; policies never reuse the objects of other policies.
     """
 
     capacity = math.inf
@@ -52,7 +52,7 @@ class PolicyMap(dict[str, Policy]):
 
     @property
     def cache(self) -> "PolicyMap":
-        """The policies in memory, which are all."""
+        """The policies in memory, which are all policies."""
         return self
 
     @property
@@ -69,7 +69,7 @@ class PolicyMap(dict[str, Policy]):
         """Make the policy of a spec, without adding it to the map.
 
         Raises:
-            ConfigError: If its class is one of RLlib's.
+            ConfigError: If its class is from RLlib.
         """
         policy_class = spec.policy_class or self._default_class
         if isinstance(policy_class, type) and is_of_rllib(policy_class):
@@ -81,19 +81,19 @@ class PolicyMap(dict[str, Policy]):
         return policy_class(module, config)
 
     def remove(self, policy_id: str, running: Collection[str]) -> None:
-        """Remove a policy; it stays in `acting` until the `running` episodes have ended."""
+        """Remove a policy; it remains in `acting` until the `running` episodes have finished."""
         self._leaving[policy_id] = self.pop(policy_id)
         self._episodes_of[policy_id] = set(running)
 
     def forget_idle(self, under_way: Collection[str]) -> None:
-        """Drop removed policies that have no episodes left among those under way."""
+        """Drop removed policies without remaining running episodes."""
         for policy_id, episodes in list(self._episodes_of.items()):
             if set(episodes).isdisjoint(under_way):
                 del self._leaving[policy_id], self._episodes_of[policy_id]
 
 
 class PolicyCallbacks:
-    """The part of a worker's callbacks that its policies call."""
+    """The part of the worker callbacks called by its policies."""
 
     def __init__(self, callbacks: WorkerCallbacks):
         self._callbacks = callbacks
@@ -116,7 +116,7 @@ def learns_if(to_train: ToTrain) -> Callable[..., bool]:
 
 
 class LearnsIfIn:
-    """A function, which can be pickled, that returns true for the given policies."""
+    """A picklable function that returns True for the given policies."""
 
     def __init__(self, policy_ids: Collection[str]):
         self._policy_ids = frozenset(policy_ids)
@@ -126,7 +126,7 @@ class LearnsIfIn:
 
 
 def for_runner(mapping_fn: MappingFn, worker: Any) -> MappingFn:
-    """Return a mapping function as the runner calls it; one for RLlib's old API stack also gets the worker.
+    """Return a mapping function for the runner; functions for the old RLlib API stack also get the worker.
 
     Raises:
         ConfigError: If the function can be called neither with (agent_id, episode) nor with the worker in addition.
@@ -138,7 +138,7 @@ def for_runner(mapping_fn: MappingFn, worker: Any) -> MappingFn:
             return mapping_fn
         raise ConfigError(f"policy_mapping_fn is called as f(agent_id, episode, worker=worker): {reason}")
 
-    find = weakref.ref(worker)  # the worker's runner holds the function
+    find = weakref.ref(worker)  # the runner of the worker references the function
 
     def with_worker(agent_id: Hashable, episode: Any) -> str:
         return mapping_fn(agent_id, EpisodeV2(episode, find()), worker=find())

@@ -1,4 +1,4 @@
-"""Wraps a policy's module in the model interface that losses for RLlib's old API stack call."""
+"""Wraps the module of a policy in the model interface used by losses for the old RLlib API stack."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +16,8 @@ class PolicyModel:
     """Model of a loss: call `logits, state = model(train_batch)`, then `model.value_function()`.
 
     Attributes:
-        module: The policy's module.
-        tower_stats: Dict in which a loss stores the statistics that `stats_fn()` reports.
+        module: Module of the policy.
+        tower_stats: Dict in which a loss stores the statistics reported by `stats_fn()`.
     """
 
     def __init__(self, module: RLModule):
@@ -28,7 +28,7 @@ class PolicyModel:
     def __call__(
         self, input_dict: Any, state: list[Tensor] | None = None, seq_lens: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Run the module's forward pass for training.
+        """Run the training forward pass of the module.
 
         Args:
             input_dict: Tensors, with "obs" [n, ...]. If the policy is recurrent, the n = B * T rows are B sequences
@@ -55,7 +55,7 @@ class PolicyModel:
         return outputs[Columns.ACTION_DIST_INPUTS].flatten(0, 1), self.state_leaves(outputs[Columns.STATE_OUT])
 
     def value_function(self) -> Tensor:
-        """Return the values [n] of the last call's observations.
+        """Return the values [n] of the observations in the last call.
 
         Raises:
             ModuleOutputError: If the module has no output "vf_preds".
@@ -72,10 +72,10 @@ class PolicyModel:
         return len(flatten_struct(self.module.get_initial_state()))
 
     def nested_state(self, leaves: list[Any]) -> Any:
-        """Nest the leaves of a recurrent state, in order, as the module does.
+        """Nest the leaves of a recurrent state, in order, as in the module.
 
         Raises:
-            ConfigError: If there are more or fewer leaves than in the module's state.
+            ConfigError: If the number of leaves differs from the module state.
         """
         if len(leaves) != self.num_states:
             raise ConfigError(f"expected {self.num_states} states, got {len(leaves)}")
@@ -83,7 +83,7 @@ class PolicyModel:
         return map_struct(lambda leaf: next(given), self.module.get_initial_state())
 
     def state_leaves(self, state: Any) -> list[Any]:
-        """Return the leaves of a recurrent state, in the order of those of the initial state."""
+        """Return the leaves of a recurrent state, in the order of the initial state."""
         by_path = dict(flatten_struct(state))
         return [by_path[path] for path, _ in flatten_struct(self.module.get_initial_state())]
 
@@ -101,9 +101,9 @@ class PolicyModel:
         self.module.eval()
 
     def metrics(self) -> dict[str, Any]:
-        """Return statistics of the model for `learn_on_batch()`: none, as of RLlib's models by default."""
+        """Return statistics of the model for `learn_on_batch()`: none, like RLlib models by default."""
         return {}
 
     def is_time_major(self) -> bool:
-        """Return false, because sequences are [B, T, ...]."""
+        """Return False, because sequences are [B, T, ...]."""
         return False

@@ -23,10 +23,10 @@ class PolicySpec:
     """An entry of `policies` for a policy that needs more than a module.
 
     Args:
-        policy_class: `(module, config) -> Policy`; None: the worker's `default_policy_class`.
-        observation_space: Observation space of the policy's module; None: that of the agents mapped to it.
-        action_space: Action space of the policy's module; None: that of the agents mapped to it.
-        config: Options of this policy; they override the worker's `policy_config`. None: no options.
+        policy_class: `(module, config) -> Policy`; None: `default_policy_class` of the worker.
+        observation_space: Observation space of the policy module; None: the space of the agents mapped to it.
+        action_space: Action space of the policy module; None: the space of the agents mapped to it.
+        config: Options of this policy; they override `policy_config` of the worker. None: no options.
         module: RLModuleSpec, torch.nn.Module, or None for the default network.
     """
 
@@ -42,20 +42,20 @@ class PolicySpec:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any] | tuple[Any, ...]) -> Self:
-        """Make a spec of `state`, a dict of its fields or a tuple from `get_state()`."""
+        """Make a spec from `state`, a dict of its fields or a tuple from `get_state()`."""
         return cls(**state) if isinstance(state, Mapping) else cls(*state)
 
     def serialize(self) -> dict[str, Any]:
-        """Return a dict of the fields, which `deserialize()` takes."""
+        """Return a dict of the fields for `deserialize()`."""
         return {name: getattr(self, name) for name in (*FIELDS, "module")}
 
     @classmethod
     def deserialize(cls, spec: Mapping[str, Any]) -> Self:
-        """Make a spec of the dict from `serialize()`."""
+        """Make a spec from the dict returned by `serialize()`."""
         return cls(**spec)
 
     def with_spaces(self, spaces: tuple[gym.Space, gym.Space] | None) -> "PolicySpec":
-        """Return the spec with these spaces where it has none."""
+        """Return the spec with missing spaces replaced by these."""
         given = spaces or (None, None)
         return replace(
             self,
@@ -64,13 +64,13 @@ class PolicySpec:
         )
 
     def spaces(self, policy_id: str) -> tuple[gym.Space, gym.Space]:
-        """Return the spaces of the policy's module.
+        """Return the spaces of the policy module.
 
         Args:
-            policy_id: Named in the error.
+            policy_id: Policy id for the error.
 
         Raises:
-            ConfigError: If the spec has none.
+            ConfigError: If the spec has no spaces.
         """
         holders = (self, self.module)
         observation_space, action_space = (
@@ -83,7 +83,7 @@ class PolicySpec:
         return observation_space, action_space
 
     def module_spec(self) -> Any:
-        """Return the policy's module, or a spec of it with the given spaces."""
+        """Return the policy module, or its spec with the given spaces."""
         given = {name: getattr(self, name) for name in ("observation_space", "action_space")}
         given = {name: space for name, space in given.items() if space is not None}
         if not given or isinstance(self.module, torch.nn.Module):
@@ -95,7 +95,7 @@ def as_policy_spec(policy_id: str, entry: Any) -> PolicySpec:
     """Return an entry of `policies` as a PolicySpec.
 
     Raises:
-        ConfigError: If it is none, and neither a tuple of a spec's fields nor a module.
+        ConfigError: If it is neither a PolicySpec, nor a tuple of its fields, nor a module.
     """
     if isinstance(entry, PolicySpec):
         return entry
@@ -103,7 +103,7 @@ def as_policy_spec(policy_id: str, entry: Any) -> PolicySpec:
         return PolicySpec.deserialize(entry)
     if isinstance(entry, tuple | list) and len(entry) == len(FIELDS):
         return PolicySpec(*entry)
-    if all(hasattr(entry, name) for name in FIELDS):  # RLlib's PolicySpec
+    if all(hasattr(entry, name) for name in FIELDS):  # PolicySpec of RLlib
         return PolicySpec(*(getattr(entry, name) for name in FIELDS))
     if entry is None or isinstance(entry, RLModuleSpec | torch.nn.Module):
         return PolicySpec(module=entry)

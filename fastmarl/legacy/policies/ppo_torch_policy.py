@@ -23,7 +23,7 @@ from fastmarl.legacy.policies.policy_model import PolicyModel
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
 
 VALUES_BOOTSTRAPPED = "values_bootstrapped"
-LEAST_VARIANCE = 1e-6  # RLlib's
+LEAST_VARIANCE = 1e-6  # as in RLlib
 LEARNED_FROM = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP, Columns.ACTION_MASK,
                 Columns.ADVANTAGES, Columns.VALUE_TARGETS)  # fmt: skip
 
@@ -36,7 +36,7 @@ def add_advantages(
     Args:
         columns: "rewards" [n] and, with `use_critic`, "vf_preds" [n] of s concatenated trajectories.
         length_S: int64 [s], the lengths of the trajectories.
-        last_value_S: float64 [s], the value after each trajectory's last step; 0 where it terminated.
+        last_value_S: float64 [s], the value after the last step of each trajectory; 0 where it terminated.
         config: "gamma", "lambda", "use_gae", "use_critic", as in RLlib: without GAE the advantages are discounted
             returns, minus the values if there is a critic.
 
@@ -63,7 +63,7 @@ def add_advantages(
 
 
 def _values(columns: Mapping[str, Any]) -> np.ndarray:
-    """Return the module's values as float64 [n]."""
+    """Return the module values as float64 [n]."""
     if Columns.VF_PREDS not in columns:
         raise BatchError(f"advantages need {Columns.VF_PREDS!r}, which the policy's module does not output; add it, "
                          f"or set use_critic=False and use_gae=False in policy_config")  # fmt: skip
@@ -80,11 +80,11 @@ def _next_values(values: np.ndarray, length_S: np.ndarray, last_value_S: np.ndar
 
 @public("fastmarl.legacy")
 class PPOTorchPolicy(TorchPolicy):
-    """A policy with PPO's loss and advantages; options and their defaults are RLlib's.
+    """A policy with the loss and advantages of PPO; options and defaults are the same as in RLlib.
 
-    The KL coefficient changes only in `update_kl()`, which RLlib's algorithm calls after each iteration. `lr_schedule`
-    and `entropy_coeff_schedule` are lists of [timestep, value], between which values are interpolated; timesteps are
-    those of `set_global_vars()`, 0 before.
+    The KL coefficient changes only in `update_kl()`, which the RLlib algorithm calls after each iteration.
+    `lr_schedule` and `entropy_coeff_schedule` are lists of [timestep, value], with interpolation in between; the
+    timestep is set by `set_global_vars()` and is initially 0.
 
     Args:
         module: The module that acts and learns.
@@ -121,7 +121,7 @@ class PPOTorchPolicy(TorchPolicy):
     def postprocess_trajectory(
         self, sample_batch: Any, other_agent_batches: Mapping[Any, tuple] | None = None, episode: Any = None
     ) -> Any:
-        """Add "advantages", "value_targets" and "values_bootstrapped", float32 [n], to one trajectory."""
+        """Add "advantages", "value_targets" and "values_bootstrapped", float32 [n], to a trajectory."""
         last = slice(len(sample_batch) - 1, len(sample_batch))
         states = [sample_batch[f"state_out_{i}"][last] for i in range(self.num_state_tensors())]
         next_obs = map_struct(lambda leaf: leaf[last], sample_batch[Columns.NEXT_OBS])
@@ -132,13 +132,13 @@ class PPOTorchPolicy(TorchPolicy):
     def postprocess_trajectories(
         self, columns: dict[str, Any], length_S: np.ndarray, final_obs: Any, final_states: list[np.ndarray]
     ) -> None:
-        """Add the columns of `postprocess_trajectory()` to s concatenated trajectories at once.
+        """Add the columns of `postprocess_trajectory()` to s concatenated trajectories in a single call.
 
         Args:
             columns: [n, ...], to which the results are added.
             length_S: int64 [s], the lengths of the trajectories.
-            final_obs: [s, ...], the observation after each trajectory's last step.
-            final_states: [s, ...] each, the leaves of the recurrent state after each trajectory's last step.
+            final_obs: [s, ...], the observation after the last step of each trajectory.
+            final_states: [s, ...] each, the leaves of the recurrent state after the last step of each trajectory.
         """
         ended_S = columns[Columns.TERMINATEDS][np.cumsum(length_S) - 1]
         add_advantages(columns, length_S, self.last_values(final_obs, final_states, ended_S), self.config)
@@ -148,8 +148,8 @@ class PPOTorchPolicy(TorchPolicy):
 
         Args:
             obs: Observations [s, ...].
-            states: Leaves of the recurrent states, each [s, ...]; none if the policy is not recurrent.
-            ended_S: True for trajectories that have ended, bool [s].
+            states: Leaves of the recurrent states, each [s, ...]; empty if the policy is not recurrent.
+            ended_S: True for ended trajectories, bool [s].
         """
         values = np.zeros(len(ended_S))
         alive = ~ended_S
@@ -171,7 +171,7 @@ class PPOTorchPolicy(TorchPolicy):
     # The loss.
 
     def loss(self, model: PolicyModel, dist_class: Callable[..., Distribution], train_batch: Any) -> Tensor:
-        """Return PPO's loss: clipped surrogate, value error, entropy and KL divergence."""
+        """Return the PPO loss: clipped surrogate, value error, entropy and KL divergence."""
         config = self.config
         logits, state = model(train_batch)
         now, before = dist_class(logits, model), dist_class(train_batch[Columns.ACTION_DIST_INPUTS], model)
@@ -196,11 +196,11 @@ class PPOTorchPolicy(TorchPolicy):
         return total
 
     def _compute_gradients(self, batch: Any) -> dict[str, Any]:
-        """Compute gradients, by compiled code if `fastmarl.learning` has it for this loss and module."""
+        """Compute gradients, with compiled code if `fastmarl.learning` supports this loss and module."""
         config = self.config
         is_without_term = (config["use_kl_loss"] and not self.kl_coeff) or (
             config["use_critic"] and not config["vf_loss_coeff"]
-        )  # compiled code leaves out its statistics, too
+        )  # compiled code also leaves out its statistics
         if not self._has_own_loss() or self.is_recurrent() or is_without_term:
             return super()._compute_gradients(batch)
         train_batch = self._tensors(batch)
@@ -230,12 +230,12 @@ class PPOTorchPolicy(TorchPolicy):
         return self._compiled
 
     def _has_own_loss(self) -> bool:
-        """Return true if loss, model and distribution are this class's own, so that compiled code may replace them."""
+        """Return True if loss, model and distribution are unmodified, so that compiled code can replace them."""
         is_own = type(self).loss is PPOTorchPolicy.loss and "loss" not in vars(self)
         return is_own and (self.model, self.dist_class) == self._made
 
     def _note(self, stats: Mapping[str, float], options: LossOptions, train_batch: Any) -> Tensor:
-        """Store statistics in `tower_stats`, as `loss()` does; returns the loss."""
+        """Store statistics in `tower_stats`, like `loss()`; returns the loss."""
         kl, vf_loss = stats.get("mean_kl_loss", 0.0), stats.get("vf_loss", 0.0)
         total = stats["policy_loss"] + options.vf_coeff * vf_loss - options.entropy_coeff * stats["entropy"]
         share = stats.get("vf_explained_var", 0.0)
@@ -248,9 +248,9 @@ class PPOTorchPolicy(TorchPolicy):
         return loss
 
     def _explained_variance(self, share: float, train_batch: Any) -> float:
-        """Return RLlib's explained variance; `share` is that of compiled code, which has another least variance."""
+        """Return the explained variance of RLlib; `share` is from compiled code with another minimum variance."""
         targets = train_batch[Columns.VALUE_TARGETS]
-        if self.config["use_critic"] and share <= -1.0:  # it may have been less
+        if self.config["use_critic"] and share <= -1.0:  # it may have been smaller
             return float(explained_variance(targets, torch.as_tensor(self.values(train_batch[Columns.OBS], []))))
         variance = float(targets.double().var()) if len(targets) > 1 else math.nan
         return 1.0 - (1.0 - share) * variance / (variance + LEAST_VARIANCE)
@@ -258,14 +258,14 @@ class PPOTorchPolicy(TorchPolicy):
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
         """Return statistics of the last loss on `train_batch`, as floats.
 
-        They have RLlib's names: "total_loss", "policy_loss", "vf_loss", "vf_explained_var", "entropy", "kl",
+        Names are the same as in RLlib: "total_loss", "policy_loss", "vf_loss", "vf_explained_var", "entropy", "kl",
         "cur_kl_coeff", "cur_lr", "entropy_coeff".
         """
         now = {"cur_kl_coeff": self.kl_coeff, "cur_lr": self.cur_lr, "entropy_coeff": self.entropy_coeff}
         return {**super().stats_fn(train_batch), **now}
 
     def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
-        """Set the counters from `global_vars`, and `cur_lr` and `entropy_coeff` by their schedules at "timestep"."""
+        """Set the counters from `global_vars`, and `cur_lr` and `entropy_coeff` from their schedules at "timestep"."""
         super().on_global_var_update(global_vars)
         self._follow_schedules(global_vars["timestep"])
         if self.config["lr_schedule"] is not None:
@@ -297,7 +297,7 @@ class PPOTorchPolicy(TorchPolicy):
 
 
 def explained_variance(targets: Tensor, values: Tensor) -> Tensor:
-    """Return 1 - variance of errors / variance of `targets`, at least -1; as in RLlib, rows of padding count, too."""
+    """Return 1 - variance of errors / variance of `targets`, at least -1; as in RLlib, padding rows also count."""
     if len(targets) < 2:
         return torch.tensor(math.nan)
     share = (targets - values).var() / (targets.var() + LEAST_VARIANCE)
@@ -318,12 +318,12 @@ def _scheduled(name: str, constant: float, schedule: Any, timestep: int) -> floa
     Args:
         name: Name of the option.
         constant: The value without a schedule.
-        schedule: [timestep, value] pairs in order of their timesteps, between which values are interpolated; outside of
-            them, the last value holds, as in RLlib. None: no schedule.
+        schedule: [timestep, value] pairs in timestep order, with interpolation in between; outside of them, the last
+            value is used, as in RLlib. None: no schedule.
         timestep: Number of env steps.
 
     Raises:
-        ConfigError: If the schedule is none of these.
+        ConfigError: If the schedule is invalid.
     """
     if schedule is None:
         return constant

@@ -11,7 +11,7 @@ from fastmarl.core.errors import BatchError
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.legacy.policies.policy import Policy
 
-LEAST_STD = 1e-4  # RLlib's
+LEAST_STD = 1e-4  # as in RLlib
 
 
 def standardized(values: np.ndarray) -> np.ndarray:
@@ -22,10 +22,10 @@ def standardized(values: np.ndarray) -> np.ndarray:
 def minibatches(samples: Any, sgd_minibatch_size: int) -> Iterator[Any]:
     """Yield minibatches of a SampleBatch in random order.
 
-    Steps are shuffled; sequences of recurrent policies stay whole and in order.
+    Steps are shuffled; sequences of recurrent policies remain complete and in order.
 
     Args:
-        sgd_minibatch_size: Number of steps in each minibatch; one of them may have fewer. 0: the batch itself.
+        sgd_minibatch_size: Number of steps in each minibatch; one minibatch may have fewer. 0: the batch itself.
     """
     if not sgd_minibatch_size:
         yield samples
@@ -62,13 +62,13 @@ def do_minibatch_sgd(
 
     Args:
         samples: SampleBatch or MultiAgentBatch, in which the columns `standardize_fields` are replaced.
-        learn_on_batch: (policy id, minibatch) -> result of the policy's `learn_on_batch()`; None: it doesn't learn.
+        learn_on_batch: (policy id, minibatch) -> result of `learn_on_batch()` of the policy; None: not trained.
 
     Returns:
         Policy id -> results of `learn_on_batch()`, means over all minibatches
 
     Raises:
-        BatchError: If a minibatch is shorter than the sequences of a recurrent policy, or a result is no number.
+        BatchError: If a minibatch is shorter than the sequences of a recurrent policy, or a result is not a number.
     """
     found = {}
     for policy_id, batch in samples.as_multi_agent().policy_batches.items():
@@ -88,9 +88,9 @@ def do_minibatch_sgd(
 
 
 def _means(results: Sequence[Any], path: tuple[Any, ...] = ()) -> Any:
-    """Reduce results of minibatches, nested alike, to one: means, but minima of "min_..." and maxima of "max_...".
+    """Reduce equally nested results of minibatches to one: means, but minima of "min_..." and maxima of "max_...".
 
-    NaNs count only if there is nothing else. The rows of "td_error" are concatenated, and None stays None.
+    NaNs count only if all values are NaN. The rows of "td_error" are concatenated, and None remains None.
     """
     first = results[0]
     if isinstance(first, Mapping):

@@ -1,4 +1,4 @@
-"""The base class of policies that learn with PyTorch: everything but the loss."""
+"""Base class of policies trained with PyTorch: everything but the loss."""
 
 import math
 import time
@@ -28,18 +28,18 @@ Gradients = list[Any]  # an array, a tensor or None for each parameter
 
 @public("fastmarl.legacy")
 class TorchPolicy(Policy):
-    """Base class of policies that learn with PyTorch. Subclasses implement `loss()`.
+    """Base class of policies trained with PyTorch. Subclasses implement `loss()`.
 
-    Methods have the names of those in RLlib's `TorchPolicyV2`.
+    Method names are the same as in `TorchPolicyV2` of RLlib.
 
     Args:
         module: The module that acts and learns.
         config: Options that differ from `DEFAULTS`.
 
     Attributes:
-        model: The module in the interface of RLlib's old API stack, for `loss()`.
+        model: The module with the interface of the old RLlib API stack, for `loss()`.
         dist_class: `dist_class(logits, model)` returns the action distribution.
-        distributed_world_size: Number of processes among which gradients are averaged; None: no averaging.
+        distributed_world_size: Number of processes that average gradients; None: no averaging.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"lr": 5e-5, "grad_clip": None, "max_seq_len": 20, "minibatch_size": 128}
@@ -50,7 +50,7 @@ class TorchPolicy(Policy):
         self.dist_class: Callable[..., Distribution] = _distribution_of(module)
         self.distributed_world_size: int | None = None
         self._optimizer = self.optimizer()
-        self._loaded: dict[int, Any] = {}  # batches by buffer
+        self._loaded: dict[int, Any] = {}  # buffer index -> batch
 
     # Subclasses implement or override these.
 
@@ -60,8 +60,8 @@ class TorchPolicy(Policy):
         Args:
             model: The module; call `model(train_batch)`.
             dist_class: `dist_class(logits, model)` returns the action distribution.
-            train_batch: SampleBatch of tensors [n, ...] on the module's device. If the policy is recurrent, the n = B *
-                T rows are B zero-padded sequences, with "seq_lens" [B] and "state_in_0" and so on [B, ...].
+            train_batch: SampleBatch of tensors [n, ...] on the module device. If the policy is recurrent, the n = B * T
+                rows are B zero-padded sequences, with "seq_lens" [B] and "state_in_0" and so on [B, ...].
         """
         raise NotImplementedError(f"{type(self).__name__} needs a loss(model, dist_class, train_batch)")
 
@@ -70,7 +70,7 @@ class TorchPolicy(Policy):
         return torch.optim.Adam(self.module.parameters(), lr=self.config["lr"])
 
     def extra_grad_process(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> dict[str, Any]:
-        """Clip the gradients' norm to `grad_clip`; returns {"grad_gnorm": the norm after clipping}.
+        """Clip the gradient norm to `grad_clip`; returns {"grad_gnorm": the norm after clipping}.
 
         Without gradients, it returns {}. Gradients are averaged over a process group after this call.
 
@@ -85,26 +85,26 @@ class TorchPolicy(Policy):
         return {"grad_gnorm": min(torch.nn.utils.clip_grad_norm_(parameters, bound).item(), bound)}
 
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
-        """Return the statistics that the last loss, on `train_batch`, stored in `model.tower_stats`, as floats."""
+        """Return the statistics stored in `model.tower_stats` by the last loss on `train_batch`, as floats."""
         return {name: float(torch.as_tensor(value).detach()) for name, value in self.model.tower_stats.items()}
 
     # Learning.
 
     @property
     def device(self) -> torch.device:
-        """The device of the module's parameters."""
+        """Device of the module parameters."""
         return next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
 
     def learn_on_batch(self, samples: Any) -> dict[str, Any]:
-        """Take one step of the optimizer.
+        """Take an optimizer step.
 
         Args:
             samples: SampleBatch of this policy.
 
         Returns:
-            Statistics under "learner_stats", those of `model.metrics()` under "model", those that callbacks add under
-            "custom_metrics", and counts under RLlib's names. "learner_stats" has "allreduce_latency" (seconds of
-            averaging gradients over a process group), "grad_gnorm", and what `stats_fn()` returns.
+            Statistics under "learner_stats", statistics from `model.metrics()` under "model" and from callbacks under
+            "custom_metrics", and counts with the names used in RLlib. "learner_stats" has "allreduce_latency" (seconds
+            of averaging gradients over a process group), "grad_gnorm", and the results of `stats_fn()`.
         """
         custom_metrics: dict[str, Any] = {}
         self.callbacks.on_learn_on_batch(policy=self, train_batch=samples, result=custom_metrics)
@@ -120,12 +120,12 @@ class TorchPolicy(Policy):
         return {LEARNER_STATS: info, "model": self.model.metrics(), "custom_metrics": custom_metrics, **counts}
 
     def load_batch_into_buffer(self, batch: Any, buffer_index: int = 0) -> int:
-        """Keep the SampleBatch `batch` as number `buffer_index`, and return its number of steps."""
+        """Store the SampleBatch `batch` in buffer `buffer_index`, and return its number of steps."""
         self._loaded[buffer_index] = batch
         return int(batch.count)
 
     def get_num_samples_loaded_into_buffer(self, buffer_index: int = 0) -> int:
-        """Return the number of steps in the batch that was last loaded as number `buffer_index`; 0 without one."""
+        """Return the number of steps in the batch last loaded into buffer `buffer_index`; 0 if empty."""
         return int(self._loaded[buffer_index].count) if buffer_index in self._loaded else 0
 
     def learn_on_loaded_batch(self, offset: int = 0, buffer_index: int = 0) -> dict[str, Any]:
@@ -143,20 +143,20 @@ class TorchPolicy(Policy):
         """Compute gradients on the SampleBatch `postprocessed_batch`, without an update.
 
         Returns:
-            (an array for each of the module's parameters, or None without a gradient; {"learner_stats": statistics})
+            (an array for each module parameter, or None without a gradient; {"learner_stats": statistics})
         """
         info = self._compute_gradients(postprocessed_batch)
         gradients = [None if p.grad is None else p.grad.cpu().numpy().copy() for p in self.module.parameters()]
         return gradients, {LEARNER_STATS: info}
 
     def apply_gradients(self, gradients: Gradients) -> None:
-        """Take one step of the optimizer with these gradients.
+        """Take an optimizer step with these gradients.
 
         Args:
-            gradients: An array, a tensor or None for each of the module's parameters.
+            gradients: An array, a tensor or None for each module parameter.
 
         Raises:
-            BatchError: If the number of gradients or their shapes don't match the parameters.
+            BatchError: If the number of gradients or their shapes do not match the parameters.
         """
         parameters = list(self.module.parameters())
         if len(gradients) != len(parameters):
@@ -171,7 +171,7 @@ class TorchPolicy(Policy):
         self._optimizer.step()
 
     def _compute_gradients(self, batch: Any) -> dict[str, Any]:
-        """Compute gradients into the parameters' `grad`; returns statistics."""
+        """Compute gradients into `grad` of the parameters; returns statistics."""
         train_batch = self._tensors(batch)
         self.module.train()
         self.model.tower_stats.clear()
@@ -187,7 +187,7 @@ class TorchPolicy(Policy):
         return {"allreduce_latency": self._average_gradients(), **info, **self.stats_fn(train_batch)}
 
     def _average_gradients(self) -> float:
-        """Average the gradients over the process group, if there is one; returns its duration in seconds."""
+        """Average the gradients over the process group, if there is one; returns the duration in seconds."""
         if self.distributed_world_size is None:
             return 0.0
         begun = time.perf_counter()
@@ -198,7 +198,7 @@ class TorchPolicy(Policy):
         return time.perf_counter() - begun
 
     def _tensors(self, batch: Any) -> Any:
-        """Convert a batch to tensors, without columns of objects, padded if the policy is recurrent."""
+        """Convert a batch to tensors, without object columns, padded if the policy is recurrent."""
         if self.is_recurrent() and not batch.zero_padded:
             batch = batch.copy(shallow=True)
             batch.right_zero_pad(int(np.max(batch[Columns.SEQ_LENS])))
@@ -224,16 +224,16 @@ class TorchPolicy(Policy):
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
         """Compute actions for preprocessed observations.
 
-        `prev_action_batch`, `prev_reward_batch`, `info_batch`, `episodes` and `timestep` are unused: modules don't take
-        them.
+        `prev_action_batch`, `prev_reward_batch`, `info_batch`, `episodes` and `timestep` are unused: modules do not
+        take them.
 
         Args:
-            obs_batch: [n, ...], nested like the module's observation space.
-            state_batches: If the policy is recurrent, its states [n, ...] each; None: the initial ones.
-            explore: Draw actions if true or None, or else take the most likely ones.
+            obs_batch: [n, ...], nested like the observation space of the module.
+            state_batches: If the policy is recurrent, its states [n, ...] each; None: the initial states.
+            explore: Sample actions if True or None; False: take the most likely actions.
 
         Returns:
-            (actions [n, ...], next states [n, ...] each, the module's other outputs [n, ...])
+            (actions [n, ...], next states [n, ...] each, other module outputs [n, ...])
         """
         explore = explore is None or explore
         batch = {Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)}
@@ -258,9 +258,9 @@ class TorchPolicy(Policy):
         return {Columns.OBS: obs, Columns.STATE_IN: self.model.nested_state(states)}
 
     def _choose(self, outputs: dict[str, Any], explore: bool) -> tuple[Any, dict[str, Any]]:
-        """Return (actions, the module's other outputs with "action_logp" and "action_prob").
+        """Return (actions, other module outputs with "action_logp" and "action_prob").
 
-        An action that is not drawn has the probability 1, as in RLlib.
+        Actions that are not sampled have probability 1, as in RLlib.
         """
         if Columns.ACTIONS in outputs:
             actions = outputs.pop(Columns.ACTIONS)
@@ -284,7 +284,7 @@ class TorchPolicy(Policy):
 
         Args:
             input_dict: The columns "obs" and, if the policy is recurrent, "state_in_0" and so on.
-            explore: See there.
+            explore: As in `compute_actions()`.
         """
         states = [input_dict[f"state_in_{i}"] for i in range(self.num_state_tensors()) if f"state_in_{i}" in input_dict]
         return self.compute_actions(input_dict[Columns.OBS], states or None, explore=explore)
@@ -303,15 +303,15 @@ class TorchPolicy(Policy):
         timestep: int | None = None,
         **kwargs: Any,
     ) -> tuple:
-        """Compute the action for one observation, like `compute_actions()` without the axis n.
+        """Compute the action for an observation, like `compute_actions()` without the axis n.
 
         `prev_action`, `prev_reward`, `info`, `episode` and `timestep` are unused.
 
         Args:
             obs: The observation.
-            state: Leaves of the recurrent state; None for the initial one.
-            input_dict: Replaces `obs` and `state`: columns of one row, see `compute_actions_from_input_dict()`.
-            explore: Sample the action if true or None; False: take the most likely one.
+            state: Leaves of the recurrent state; None for the initial state.
+            input_dict: Replaces `obs` and `state`: columns with a single row, see `compute_actions_from_input_dict()`.
+            explore: Sample the action if True or None; False: take the most likely action.
         """
         if input_dict is not None:
             actions, states_out, extra = self.compute_actions_from_input_dict(input_dict, explore)
@@ -337,7 +337,7 @@ class TorchPolicy(Policy):
         `prev_action_batch`, `prev_reward_batch`, `actions_normalized` and `in_training` are unused.
 
         Args:
-            actions: As the module's distribution has them.
+            actions: In the form used by the module distribution.
             obs_batch: See `compute_actions()`.
             state_batches: See `compute_actions()`.
         """
@@ -361,20 +361,20 @@ class TorchPolicy(Policy):
     # State.
 
     def get_state(self) -> dict[str, Any]:
-        """Return the weights, counters, and the optimizer's state."""
+        """Return the weights, counters, and the optimizer state."""
         return {**super().get_state(), "_optimizer_variables": [deepcopy(self._optimizer.state_dict())]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
         for variables in state.get("_optimizer_variables", ()):
-            self._optimizer.load_state_dict(deepcopy(variables))  # torch doesn't copy the tensors
+            self._optimizer.load_state_dict(deepcopy(variables))  # torch does not copy the tensors
 
 
 def _distribution_of(module: RLModule) -> Callable[..., Distribution]:
     kind = module.get_train_action_dist_cls()
 
     def dist_class(logits: Tensor, model: Any = None) -> Distribution:
-        """Return the distribution of logits [n, k]; `model` is unused, but RLlib's losses pass it."""
+        """Return the distribution of logits [n, k]; `model` is unused, but RLlib losses pass it."""
         return kind.from_logits(logits)
 
     return dist_class

@@ -1,1 +1,1 @@
-"""Turns the runner's episodes into batches."""
+"""Turns the episodes of a runner into batches."""

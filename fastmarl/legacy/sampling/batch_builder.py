@@ -1,6 +1,6 @@
-"""Builds batches of RLlib's old API stack from chunks of episodes: columns by policy, postprocessed.
+"""Builds batches of the old RLlib API stack from chunks of episodes: postprocessed columns per policy.
 
-Axes in names: S trajectory (one agent's steps in a chunk), N step, Q sequence of a recurrent policy.
+Axes in names: S trajectory (steps of an agent in a chunk), N step, Q sequence of a recurrent policy.
 """
 
 from collections import defaultdict
@@ -29,15 +29,15 @@ PreBatches = dict[Hashable, tuple[str, Policy, Any]]  # agent id -> (policy id, 
 
 
 class PolicyColumns:
-    """Columns of one policy's concatenated trajectories.
+    """Columns of the concatenated trajectories of a policy.
 
     Args:
-        module: The policy's module.
+        module: Module of the policy.
         agent_episodes: Agent episodes of the policy, each with at least one step.
         chunks: The chunk of each agent episode.
-        episodes: The chunks' episodes by id.
+        episodes: Episode id -> episode of the chunks.
         first_unroll_id: Number of the first trajectory; the others are numbered consecutively.
-        max_seq_len: Most steps of a recurrent policy's sequence.
+        max_seq_len: Maximum number of steps in a sequence of a recurrent policy.
 
     Attributes:
         columns: See `BatchBuilder.build()`; without "seq_lens" and "state_in_0" and so on.
@@ -81,7 +81,7 @@ class PolicyColumns:
         self.columns: dict[str, Any] = columns
 
     def _ts(self, steps: np.ndarray) -> np.ndarray:
-        """Return the env step before that of each step's next observation, int64 [n]: the one in which it was made."""
+        """Return the env step before the next observation of each step, int64 [n]: the one in which it was made."""
         trajectories = self._trajectories
         arrived = trajectories.env_ts(steps)
         following = np.empty_like(arrived)
@@ -90,11 +90,11 @@ class PolicyColumns:
         return following - 1
 
     def final_obs(self) -> Any:
-        """Return the observation after each trajectory's last step, [s, ...]."""
+        """Return the observation after the last step of each trajectory, [s, ...]."""
         return self._trajectories.final_obs()
 
     def final_states(self) -> list[np.ndarray]:
-        """Return the leaves [s, ...] of the recurrent states after each trajectory's last step; [] if not recurrent."""
+        """Return the leaves [s, ...] of recurrent states after the last step of trajectories; [] if not recurrent."""
         return self._states(Columns.STATE_OUT, self._trajectories.last_S)
 
     def sequences(self) -> dict[str, np.ndarray]:
@@ -136,7 +136,7 @@ def _part(column: Any, steps: slice) -> Any:
 
 
 def _infos(agent_episodes: Sequence[SingleAgentEpisode], n: int) -> np.ndarray:
-    """Return object [n], the info that came with the observation of each step."""
+    """Return object [n], the info received with the observation of each step."""
     infos = (info for agent_episode in agent_episodes for info in agent_episode.get_infos()[:-1])
     return np.fromiter(infos, object, n)
 
@@ -146,8 +146,8 @@ class BatchBuilder:
 
     Args:
         policies: Policy id -> policy; the policies may change between batches.
-        max_seq_len: Most steps of a recurrent policy's sequence.
-        callbacks: The worker's callbacks.
+        max_seq_len: Maximum number of steps in a sequence of a recurrent policy.
+        callbacks: Callbacks of the worker.
     """
 
     def __init__(self, policies: Mapping[str, Policy], max_seq_len: int, callbacks: WorkerCallbacks):
@@ -155,20 +155,20 @@ class BatchBuilder:
         self._n_unrolls = 0
 
     def build(self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay]) -> Any:
-        """Build a batch of all steps: trajectories in order of the chunks and, in each, of agents' appearance.
+        """Build a batch of all steps: trajectories ordered by chunk and by appearance of the agent in it.
 
-        Agents whose last info in a chunk has "training_enabled": False are left out. A policy's columns are:
+        Agents whose last info in a chunk has "training_enabled": False are left out. The columns of a policy are:
 
-        - "obs", "new_obs", "actions", "infos" (those that came with "obs"), and the module's outputs, [n, ...]
+        - "obs", "new_obs", "actions", "infos" (received with "obs"), and the module outputs, [n, ...]
         - "rewards" float32, "terminateds" and "truncateds" bool, [n]
-        - "t" (the env step before that of "new_obs"), "eps_id", "unroll_id" (number of the trajectory) and
-          "agent_index" (order of appearance in the episode), int64 [n]
+        - "t" (the env step before "new_obs"), "eps_id", "unroll_id" (number of the trajectory) and "agent_index" (order
+          of appearance in the episode), int64 [n]
         - if the policy is recurrent, "seq_lens" int32 [q], and "state_in_0" and so on [q, ...]
-        - those that the policy's `postprocess_trajectory()` adds
+        - columns added by `postprocess_trajectory()` of the policy
 
         Args:
             chunks: Chunks with the steps of the batch.
-            episodes: The chunks' episodes by id.
+            episodes: Episode id -> episode of the chunks.
 
         Returns:
             MultiAgentBatch
@@ -193,7 +193,7 @@ class BatchBuilder:
     def _columns(
         self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay], *, in_training: bool
     ) -> dict[str, PolicyColumns]:
-        """Return the columns of each policy that has steps of agents that are in training, or of those that are not."""
+        """Return the columns of each policy with steps, separately for agents in training and not in training."""
         agent_episodes: defaultdict[str, list[SingleAgentEpisode]] = defaultdict(list)
         chunk_of: defaultdict[str, list[MultiAgentEpisode]] = defaultdict(list)
         for chunk in chunks:
@@ -224,9 +224,9 @@ class BatchBuilder:
         """Call `postprocess_trajectory()` of the `hooked` policies; returns their results for each trajectory.
 
         Args:
-            chunks: The chunks, whose agents are processed in turn.
-            by_policy: Columns of agents that are in training.
-            others: Columns of agents that are not.
+            chunks: The chunks, whose agents are processed one after the other.
+            by_policy: Columns of agents in training.
+            others: Columns of agents not in training.
             hooked: Ids of the policies.
         """
         in_chunk: defaultdict[int, PreBatches] = defaultdict(dict)
@@ -277,7 +277,7 @@ def _is_in_training(agent_episode: SingleAgentEpisode) -> bool:
 
 
 def _nothing(policy: Any, columns: PolicyColumns) -> None:
-    """Leave the columns as they are."""
+    """Leave the columns unchanged."""
 
 
 def _ppo(policy: Any, columns: PolicyColumns) -> None:
@@ -288,11 +288,11 @@ AT_ONCE: dict[Any, Callable[[Any, PolicyColumns], None]] = {
     Policy.postprocess_trajectory: _nothing,
     PPOTorchPolicy.postprocess_trajectory: _ppo,
 }
-"""`postprocess_trajectory()` of known classes -> an equivalent that processes all trajectories at once."""
+"""`postprocess_trajectory()` of known classes -> an equivalent that processes all trajectories together."""
 
 
 def _at_once(policy: Policy) -> Callable[[Any, PolicyColumns], None] | None:
-    """Return an entry of `AT_ONCE` for the policy, or None if it has a `postprocess_trajectory()` of its own."""
+    """Return the entry of `AT_ONCE` for the policy, or None if it overrides `postprocess_trajectory()`."""
     if "postprocess_trajectory" in vars(policy):
         return None
     return AT_ONCE.get(type(policy).postprocess_trajectory)

@@ -1,4 +1,4 @@
-"""The sampler of a worker: makes batches and metrics from the episodes that a runner samples."""
+"""The sampler of a worker: makes batches and metrics from the episodes sampled by a runner."""
 
 import weakref
 from collections.abc import Iterator, Mapping
@@ -27,25 +27,26 @@ class _Building:
 
 @public("fastmarl.legacy")
 class EnvRunnerV2(InputReader):
-    """Makes batches from the episodes that a runner samples.
+    """Makes batches from the episodes sampled by a runner.
 
-    With `batch_mode="truncate_episodes"`, a batch has `rollout_fragment_length` steps (env or agent steps, as
-    `count_steps_by` says) of each env; running episodes are cut and continue in the next batch. With
-    "complete_episodes", a batch has whole episodes.
+    With `batch_mode="truncate_episodes"`, a batch has `rollout_fragment_length` steps (env or agent steps, see
+    `count_steps_by`) of each env; running episodes are cut and continue in the next batch. With "complete_episodes", a
+    batch has complete episodes.
 
     Args:
         runner: Samples the episodes; its `sample()` must not be called elsewhere.
-        policies: Policy id -> policy, one for each module that acts.
-        max_seq_len: Most steps of a recurrent policy's sequence.
-        callbacks: The worker's callbacks.
-        perf_stats_ema_coef: Weight of a step in `perf_stats` as an exponential moving average from 0; None: their mean.
+        policies: Policy id -> policy, one for each acting module.
+        max_seq_len: Maximum number of steps in a sequence of a recurrent policy.
+        callbacks: Callbacks of the worker.
+        perf_stats_ema_coef: Weight of a step in `perf_stats` as exponential moving averages starting at 0; None: means
+            over all steps.
 
     Attributes:
         perf_stats: Mean duration in milliseconds of a step of all envs, up to the last batch: "mean_env_wait_ms" in the
             envs, "mean_inference_ms" in the modules, "mean_raw_obs_processing_ms" and "mean_action_processing_ms" in
-            connectors and bookkeeping before and after the modules; "mean_env_render_ms" is 0, because workers don't
+            connectors and bookkeeping before and after the modules; "mean_env_render_ms" is 0, because workers do not
             render.
-        unreturned: Batches and metrics that have been made but not returned.
+        unreturned: Batches and metrics made but not returned.
     """
 
     def __init__(
@@ -59,18 +60,18 @@ class EnvRunnerV2(InputReader):
         self._runner, self._ema_coef = runner, perf_stats_ema_coef
         self._wants_complete = runner.config.batch_mode == "complete_episodes"
         self._builder = BatchBuilder(policies, max_seq_len, callbacks)
-        self._episodes: dict[str, EpisodeUnderWay] = {}  # by id: running, or with chunks for a batch
+        self._episodes: dict[str, EpisodeUnderWay] = {}  # keyed by id: running, or with chunks for a batch
         self._sampled: list[MultiAgentEpisode] = []  # chunks to be added to _episodes
-        self._metrics: list[RolloutMetrics] = []  # of episodes that have ended since the last batch
-        self._logged: dict[str, Any] = {}  # values that callbacks have logged since episodes were last reported
+        self._metrics: list[RolloutMetrics] = []  # of episodes finished since the last batch
+        self._logged: dict[str, Any] = {}  # values logged by callbacks since episodes were last reported
         self.unreturned: list[Any] = []
-        self._passed: list[RolloutMetrics] = []  # metrics that `next()` has skipped
+        self._passed: list[RolloutMetrics] = []  # metrics skipped by `next()`
         self._building: weakref.ref[_Building] | None = None
         self.perf_stats = dict.fromkeys((*PERF_STATS, "mean_env_render_ms"), 0.0)
-        self._n_timed = 0.0  # steps of all envs that `perf_stats` covers
+        self._n_timed = 0.0  # steps of all envs covered by `perf_stats`
 
     def run(self) -> Iterator[Any]:
-        """Yield, endlessly, the `RolloutMetrics` of episodes that have ended, and batches."""
+        """Yield, endlessly, the `RolloutMetrics` of finished episodes, and batches."""
         while True:
             self.make()
             while self.unreturned:
@@ -81,8 +82,8 @@ class EnvRunnerV2(InputReader):
         """Return the next MultiAgentBatch; `get_metrics()` returns the metrics that precede it."""
         while True:
             self.make()
-            # No call lies between adding an output to its new place and removing it from the old one, so no signal
-            # handler can interrupt the two.
+            # Nothing is called between adding an output to its new place and removing it from the old one, so no signal
+            # handler can run in between.
             if isinstance(self.unreturned[0], RolloutMetrics):
                 self._passed += self.unreturned[:1]
                 self.unreturned = self.unreturned[1:]
@@ -91,7 +92,7 @@ class EnvRunnerV2(InputReader):
                 return batch
 
     def get_metrics(self) -> list[RolloutMetrics]:
-        """Return, in order, the metrics of ended episodes that `next()` has met since the last call."""
+        """Return, in order, the metrics of finished episodes skipped by `next()` since the last call."""
         taken, self._passed = self._passed, []
         return taken
 
@@ -106,14 +107,14 @@ class EnvRunnerV2(InputReader):
         """Step all envs once.
 
         Returns:
-            `RolloutMetrics` of episodes that have ended, and the batch if it is complete; most steps return neither.
+            `RolloutMetrics` of finished episodes, and the batch if it is complete; most steps return neither.
         """
         self._advance(1)
         outputs, self.unreturned = self.unreturned, []
         return outputs
 
     def episodes_under_way(self) -> set[str]:
-        """Return the ids of episodes that are running, or have chunks that wait for a batch."""
+        """Return the ids of episodes that are running or have chunks waiting for a batch."""
         return self._runner.running_episodes | {id_ for id_, episode in self._episodes.items() if episode.chunks}
 
     def under_way(self, episode_id: str) -> EpisodeUnderWay | None:
@@ -148,11 +149,11 @@ class EnvRunnerV2(InputReader):
                              _logged={} if self._metrics else self._logged)  # fmt: skip
 
     def _is_ready(self, episode: EpisodeUnderWay) -> bool:
-        """Return true if the episode's chunks may become part of a batch."""
+        """Return True if the chunks of the episode may become part of a batch."""
         return bool(episode.chunks) and (episode.chunks[-1].is_done or not self._wants_complete)
 
     def _sort_chunks(self) -> None:
-        """Move all sampled chunks to the episodes under way, in one atomic update."""
+        """Move all sampled chunks to their episodes, in a single atomic update."""
         episodes, metrics = dict(self._episodes), list(self._metrics)
         for chunk in self._sampled:
             before = episodes.get(chunk.id_) or EpisodeUnderWay.of(chunk.id_)
@@ -166,7 +167,7 @@ class EnvRunnerV2(InputReader):
         self.__dict__.update(_episodes=kept, _metrics=metrics, _sampled=[])
 
     def _build(self, chunks: list[MultiAgentEpisode]) -> Any:
-        """Build a batch. Sampling in a hook is refused meanwhile, because it would return these chunks again."""
+        """Build a batch. Sampling in a hook is rejected meanwhile, because it would return these chunks again."""
         under_way = _Building()
         try:
             self._building = weakref.ref(under_way)  # weak: clears itself even if an interrupt hits `finally`
@@ -176,7 +177,7 @@ class EnvRunnerV2(InputReader):
             self._building = None
 
     def _new_metrics(self) -> list[RolloutMetrics]:
-        """Return the metrics of ended episodes and failed envs, with times and logged values since the last report."""
+        """Return metrics of finished episodes and failed envs, with times and logged values since the last report."""
         names = list(self._runner.metrics.stats)
         report = self._runner.get_metrics()
         values = leaves_of({name: report[str(name)] for name in names}, ())

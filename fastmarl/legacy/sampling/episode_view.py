@@ -1,4 +1,4 @@
-"""Episodes and envs in the form in which callbacks for RLlib's old API stack read them."""
+"""Episodes and envs in the form expected by callbacks for the old RLlib API stack."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from fastmarl.core.objects.public import public
 from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay
 
-ONLY_AGENT = "agent0"  # of RLlib's episodes of one agent
+ONLY_AGENT = "agent0"  # of single-agent episodes of RLlib
 
 
 class _Flag(int):
-    """A flag of an episode, which answers for one of its agents when called with the agent's id.
+    """A flag of an episode, which returns the flag of an agent when called with an agent id.
 
-    Episodes of `fastmarl` have `is_done` as a property of the episode, those of RLlib's old API stack as a method.
+    `is_done` is a property of fastmarl episodes, but a method in the old RLlib API stack.
     """
 
     _name: str
@@ -33,13 +33,13 @@ class _Flag(int):
 
 @public("fastmarl.legacy")
 class EpisodeV2:
-    """Episode of callbacks and mapping functions: RLlib's `EpisodeV2` over a chunk of a `MultiAgentEpisode`.
+    """Episode for callbacks and mapping functions: `EpisodeV2` of RLlib over a chunk of a `MultiAgentEpisode`.
 
-    Sums and counts are those of the whole episode. All other attributes are the chunk's.
+    Sums and counts are over the entire episode. All other attributes are delegated to the chunk.
 
     Args:
         episode: The chunk.
-        worker: The RolloutWorker that samples it.
+        worker: The sampling RolloutWorker.
         env_id: Index of its env; None: unknown.
 
     Attributes:
@@ -73,7 +73,7 @@ class EpisodeV2:
         return known or EpisodeUnderWay.of(self.episode.id_)
 
     def _complete(self) -> EpisodeUnderWay:
-        """Return the episode so far; while a batch is built, the chunk is already part of it."""
+        """Return the episode up to now; while a batch is built, the chunk is already part of it."""
         before, chunk = self._before, self.episode
         if before.env_t is not None and before.env_t >= chunk.env_t > 0:
             return before
@@ -100,7 +100,7 @@ class EpisodeV2:
 
     @property
     def policy_mapping_fn(self) -> Any:
-        """The worker's mapping function."""
+        """Mapping function of the worker."""
         return self.worker.policy_mapping_fn
 
     # Data of callbacks.
@@ -111,34 +111,34 @@ class EpisodeV2:
 
     @property
     def custom_metrics(self) -> dict[str, Any]:
-        """Dict of numbers that `get_metrics()` reports."""
+        """Dict of numbers reported by `get_metrics()`."""
         return self._data("custom_metrics")
 
     @property
     def hist_data(self) -> dict[str, Any]:
-        """Dict of lists of numbers that `get_metrics()` reports."""
+        """Dict of lists of numbers reported by `get_metrics()`."""
         return self._data("hist_data")
 
     @property
     def media(self) -> dict[str, Any]:
-        """Dict of media that `get_metrics()` reports."""
+        """Dict of media reported by `get_metrics()`."""
         return self._data("media")
 
     @property
     def user_data(self) -> dict[str, Any]:
-        """Dict for values that callbacks share."""
+        """Dict for values shared by callbacks."""
         return self._data("user_data")
 
     # Sums and counts.
 
     @property
     def agent_rewards(self) -> dict[tuple[Hashable, str], float]:
-        """Sum of rewards by (agent id, policy id)."""
+        """(agent id, policy id) -> sum of rewards."""
         return self._complete().agent_rewards
 
     @property
     def total_reward(self) -> float:
-        """Sum of all agents' rewards."""
+        """Sum of the rewards of all agents."""
         return float(sum(self.agent_rewards.values()))
 
     @property
@@ -150,7 +150,7 @@ class EpisodeV2:
 
     @property
     def active_env_steps(self) -> int:
-        """Number of env steps that are in no batch yet; -1 before the reset."""
+        """Number of env steps not yet in a batch; -1 before the reset."""
         return sum(map(len, self._complete().chunks)) if self.episode.is_reset else -1
 
     @property
@@ -160,7 +160,7 @@ class EpisodeV2:
 
     @property
     def active_agent_steps(self) -> int:
-        """Number of steps of all agents that are in no batch yet."""
+        """Number of agent steps not yet in a batch."""
         return sum(chunk.agent_steps() for chunk in self._complete().chunks)
 
     # Agents.
@@ -179,19 +179,19 @@ class EpisodeV2:
 
         Args:
             agent_id: Id of the agent.
-            refresh: Ask the mapping function even if the agent has appeared; the agent's policy stays as it is.
+            refresh: Call the mapping function even if the agent has appeared; the policy of the agent is unchanged.
         """
         if agent_id in self._complete().agent_index and not refresh:
             return str(self.episode.module_for(agent_id))
         return str(self.worker.mapped(agent_id, self))
 
     def has_init_obs(self, agent_id: Hashable | None = None) -> bool:
-        """Return true if the agent `agent_id`, or with None any agent, has an observation."""
+        """Return True if the agent `agent_id`, or with None any agent, has an observation."""
         agents = self._complete().agent_index
         return bool(agents) if agent_id is None else agent_id in agents
 
     def last_info_for(self, agent_id: Hashable = ONLY_AGENT) -> dict[str, Any] | None:
-        """Return the info that came with the last observation of `agent_id`; None before its first step."""
+        """Return the info received with the last observation of `agent_id`; None before its first step."""
         steps = self.episode.agent_episodes.get(agent_id)
         if steps is None or not len(steps):
             return None
@@ -200,22 +200,22 @@ class EpisodeV2:
 
     @property
     def is_done(self) -> _Flag:
-        """Flag of the episode; call it with an agent id for that agent's."""
+        """Flag of the episode; call it with an agent id for the flag of that agent."""
         return _Flag.of(self.episode, "is_done")
 
     @property
     def is_terminated(self) -> _Flag:
-        """Flag like `is_done`, of termination alone."""
+        """Flag like `is_done`, for termination only."""
         return _Flag.of(self.episode, "is_terminated")
 
     @property
     def is_truncated(self) -> _Flag:
-        """Flag like `is_done`, of truncation alone."""
+        """Flag like `is_done`, for truncation only."""
         return _Flag.of(self.episode, "is_truncated")
 
 
 class SubEnvironments:
-    """The vector of a worker's envs, with methods of RLlib's `BaseEnv`; all other attributes are the vector's."""
+    """Vector of the worker envs, with methods of RLlib `BaseEnv`; other attributes are delegated to the vector."""
 
     def __init__(self, vector: Any):
         self.vector = vector
@@ -226,6 +226,6 @@ class SubEnvironments:
         return getattr(self.vector, name)
 
     def get_sub_environments(self, as_dict: bool = False) -> Any:
-        """Return the list of envs; if `as_dict`, a dict by index."""
+        """Return the list of envs; if `as_dict`, a dict of index -> env."""
         envs = list(self.vector.envs)
         return dict(enumerate(envs)) if as_dict else envs

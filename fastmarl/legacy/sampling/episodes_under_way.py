@@ -1,4 +1,4 @@
-"""State of episodes between batches: chunks that wait for a batch, and running sums for metrics."""
+"""State of episodes between batches: chunks waiting for a batch, and running sums for metrics."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,18 +13,18 @@ OF_CALLBACKS = ("custom_metrics", "hist_data", "media")
 
 @public("fastmarl.legacy")
 class RolloutMetrics(NamedTuple):
-    """Metrics of an episode that has ended; the fields are RLlib's.
+    """Metrics of a finished episode, with the same fields as in RLlib.
 
     Attributes:
         episode_length: Number of env steps.
-        episode_reward: Sum of all agents' recorded rewards.
-        agent_rewards: (agent id, policy id) -> sum of the agent's recorded rewards.
-        custom_metrics: Values that callbacks stored in `episode.custom_metrics`, and those that they logged with
-            `metrics_logger.log_value()` since the last episodes were reported; keys of several names are joined by "/".
+        episode_reward: Sum of recorded rewards of all agents.
+        agent_rewards: (agent id, policy id) -> sum of recorded rewards of the agent.
+        custom_metrics: Values stored by callbacks in `episode.custom_metrics` or logged with
+            `metrics_logger.log_value()` since episodes were last reported; nested keys are joined with "/".
         perf_stats: See `EnvRunnerV2.perf_stats`.
-        hist_data: Values that callbacks stored in `episode.hist_data`.
-        media: Values that callbacks stored in `episode.media`.
-        episode_faulty: True if an env has failed; all other fields but `perf_stats` are then empty.
+        hist_data: Values stored by callbacks in `episode.hist_data`.
+        media: Values stored by callbacks in `episode.media`.
+        episode_faulty: True if an env has failed; all other fields except `perf_stats` are then empty.
         connector_metrics: Always empty.
     """
 
@@ -40,23 +40,23 @@ class RolloutMetrics(NamedTuple):
 
     @classmethod
     def of_failure(cls) -> Self:
-        """Return the metrics of an env that has failed."""
+        """Return the metrics of a failed env."""
         return cls(0, 0.0, {}, {}, {}, {}, {}, True, {})
 
 
 @dataclass(frozen=True)
 class EpisodeUnderWay:
-    """An episode that is running, or has chunks that wait for a batch.
+    """An episode that is running or has chunks waiting for a batch.
 
-    It is immutable, so an interrupt can't leave it half changed.
+    It is immutable, so an interrupt cannot leave it half changed.
 
     Attributes:
         number: "eps_id" of the episode in batches, an int below 2**56.
-        env_t: Number of env steps so far; None: a chunk is missing, dropped by an interrupted call.
+        env_t: Number of env steps made; None: a chunk is missing, dropped by an interrupted call.
         agent_index: Agent id -> index, in order of appearance.
         agent_rewards: See `RolloutMetrics`.
-        agent_steps: Number of steps of all agents so far.
-        chunks: Chunks that wait for a batch.
+        agent_steps: Number of steps made by all agents.
+        chunks: Chunks waiting for a batch.
     """
 
     number: int
@@ -74,7 +74,7 @@ class EpisodeUnderWay:
     def with_chunk(self, chunk: MultiAgentEpisode, *, only_complete: bool) -> Self:
         """Return the episode with a chunk added.
 
-        With `only_complete`, an episode that lacks a chunk keeps none for a batch.
+        With `only_complete`, an episode with a missing chunk keeps no chunks for a batch.
         """
         follows = self.env_t == chunk.env_t_started
         agent_index, agent_rewards = dict(self.agent_index), dict(self.agent_rewards)
@@ -100,7 +100,7 @@ class EpisodeUnderWay:
 
 
 def joined(chunks: Sequence[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
-    """Join an episode's chunks, except where an agent has respawned or a chunk is missing.
+    """Join the chunks of an episode, except where an agent has respawned or a chunk is missing.
 
     The given chunks are not modified.
     """
@@ -114,7 +114,7 @@ def joined(chunks: Sequence[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
 
 
 def _copy_of(episode: MultiAgentEpisode) -> MultiAgentEpisode:
-    """Return a chunk over the same arrays, to which others can be joined."""
+    """Return a chunk over the same arrays, to which other chunks can be joined."""
     chunk, agent_episodes = episode.chunk, {}
     for agent_id, agent_episode in episode.agent_episodes.items():
         agent_episodes[agent_id] = copied = agent_episode.another(agent_episode.source)
@@ -123,6 +123,6 @@ def _copy_of(episode: MultiAgentEpisode) -> MultiAgentEpisode:
 
 
 def _can_follow(before: MultiAgentEpisode, chunk: MultiAgentEpisode) -> bool:
-    """Return true if no step is missing between the chunks, and no agent of the second ended in the first."""
+    """Return True if no step is missing between the chunks, and no agent of the second ended in the first."""
     ended = {agent for agent, agent_episode in before.agent_episodes.items() if agent_episode.is_done}
     return before.env_t == chunk.env_t_started and ended.isdisjoint(chunk.agent_episodes)

@@ -1,4 +1,4 @@
-"""Calls the callbacks of a worker's config, with the arguments of RLlib's old API stack beside the runner's."""
+"""Calls the callbacks in a worker config, with the arguments of both the runner and the old RLlib API stack."""
 
 import weakref
 from collections.abc import Callable
@@ -31,7 +31,7 @@ ALL_ARGUMENTS = {
 
 
 class WorkerCallbacks:
-    """A worker's callbacks. They hold the worker weakly, because the worker holds them.
+    """Callbacks of a worker, which they reference weakly because the worker references them.
 
     Args:
         worker: The RolloutWorker.
@@ -39,7 +39,7 @@ class WorkerCallbacks:
 
     Attributes:
         worker: Returns the worker.
-        given: The object of `callbacks_class`; a tuple of objects, if it lists several classes.
+        given: The object of `callbacks_class`, or a tuple of objects if it lists several classes.
     """
 
     def __init__(self, worker: Any, config: Any):
@@ -61,7 +61,7 @@ class WorkerCallbacks:
         self.given: Any = tuple(objects) if several else objects[0] if objects else Callbacks()
 
     def has(self, event: str) -> bool:
-        """Return true if a callback listens for the event."""
+        """Return True if a callback listens for the event."""
         return bool(self._by_event[event])
 
     def call(self, event: str, **arguments: Any) -> None:
@@ -72,7 +72,7 @@ class WorkerCallbacks:
             listener(**arguments)
 
     def of_runner(self) -> dict[str, Listener]:
-        """Return the functions that the worker's runner calls, by event."""
+        """Return event -> function to be called by the runner of the worker."""
         wanted = [event for event in OF_RUNNER if self.has(event)]
         if self.has("on_sub_environment_created"):
             wanted.append("on_environment_created")

@@ -1,4 +1,4 @@
-"""`fastmarl.evaluate`: returns of whole episodes, and the precision of their mean."""
+"""`fastmarl.evaluate`: returns of complete episodes, and the precision of their mean."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ COLUMNS = {"who": ("", ""), "episodes": ("episodes", ",d"), "mean": ("mean retur
 @public("fastmarl.play")
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Returns:
-    """Returns of several episodes, which are assumed to be independent.
+    """Returns of several episodes, assumed to be independent.
 
-    Episodes with equal seeds, or of greedy policies in a deterministic environment, are not independent.
+    Episodes with equal seeds, and episodes of greedy policies in a deterministic environment, are not independent.
 
     Attributes:
         returns: float64 [N], with N at least 1.
@@ -57,7 +57,7 @@ class Returns:
         return math.nan if len(self.returns) < 2 else float(self.returns.std(ddof=1)) / math.sqrt(len(self.returns))
 
     def confidence_interval(self, level: float = 0.95, *, method: str = "t") -> tuple[float, float]:
-        """Return bounds that contain the true mean in a share `level` of all experiments. Needs scipy.
+        """Return bounds that contain the true mean in a fraction `level` of all experiments. Needs scipy.
 
         Args:
             level: Confidence level, between 0 and 1.
@@ -94,10 +94,10 @@ class Returns:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PartialReturns(Returns):
-    """Returns of one agent or module, in the episodes in which it took part.
+    """Returns of a single agent or module, in the episodes in which it took part.
 
     Attributes:
-        by_episode: float64 [N], one entry per episode: NaN for episodes without it.
+        by_episode: float64 [N], one entry per episode; NaN for episodes in which it did not take part.
     """
 
     by_episode: np.ndarray
@@ -111,8 +111,8 @@ class Evaluation(Returns):
     Attributes:
         lengths: int64 [N], number of env steps of each episode.
         reset_seeds: Reset seed of each episode; None if its environment received none.
-        by_agent: Agent id -> its returns, in the episodes in which it had a transition.
-        by_module: Module id -> summed returns of its agents, in the episodes in which it had any.
+        by_agent: Agent id -> returns, in the episodes in which the agent had a transition.
+        by_module: Module id -> summed returns of its agents, in the episodes in which it had agents.
     """
 
     lengths: np.ndarray
@@ -133,7 +133,7 @@ class Evaluation(Returns):
         return self.table()._repr_html_()
 
     def table(self, title: str = "") -> Table:
-        """Return a table titled `title`, with one row for all agents together, one per agent, and one per module."""
+        """Return a table titled `title`, with a row for all agents together, one per agent, and one per module."""
         rows = [("all", self), *((f"agent {agent}", found) for agent, found in self.by_agent.items())]
         rows += [(f"module {module_id}", found) for module_id, found in self.by_module.items()]
         figures = [
@@ -145,8 +145,8 @@ class Evaluation(Returns):
     def to_csv(self, path: str | Path) -> None:
         """Write a CSV file to `path`, with one row per episode.
 
-        Columns are the episode's number, reset seed, length and return, and the return of each agent and module, empty
-        if it took no part.
+        Columns are the episode index, reset seed, length and return, and the return of each agent and module, empty if
+        it took no part.
         """
         columns = [(f"agent:{agent}", found.by_episode) for agent, found in self.by_agent.items()]  # 1 and "1" differ
         columns += [(f"module:{module_id}", found.by_episode) for module_id, found in self.by_module.items()]
@@ -167,23 +167,22 @@ def evaluate(
     explore: bool = False,
     **options: Any,
 ) -> Evaluation:
-    """Play whole episodes and summarise their returns.
+    """Play complete episodes and summarise their returns.
 
-    Returns sum the recorded rewards, so `reward_scale` and `clip_rewards` of a runner apply. Rewards that belong to no
-    transition, such as those of an agent that never acted, are not included.
+    Returns sum the recorded rewards, so `reward_scale` and `clip_rewards` of a runner apply. Rewards outside of
+    transitions, such as rewards of an agent that never acted, are not included.
 
     Args:
-        players: A `MultiAgentEnvRunner`, whose training state stays unchanged (see its `evaluate()`); a `Policy`, with
-            its connectors and options; or modules by id, or one module for all agents. Modules are used without a copy,
-            and moved to the device that the option `device` names.
-        env: Environment for policies and modules, as `EnvRunnerConfig(env=...)` takes it. They play in a temporary
-            runner.
+        players: A `MultiAgentEnvRunner`, whose training state is unchanged (see its `evaluate()`); a `Policy`, with its
+            connectors and options; a dict of module id -> module; or a single module for all agents. Modules are not
+            copied, and are moved to the device given by the option `device`.
+        env: Environment for policies and modules, as in `EnvRunnerConfig(env=...)`. They play in a temporary runner.
         episodes: Number of episodes; at least 1.
         seeds: Reset seeds, one per episode. Equal seeds give equal resets.
         explore: Sample actions instead of taking the most likely ones.
-        options: Other options of `EnvRunnerConfig` for policies and modules, such as `policy_mapping_fn`, which several
-            modules need, or `num_envs_per_env_runner` (by default at most 16). Connectors that an option creates have
-            no statistics yet; evaluate a runner or a policy to use trained ones.
+        options: Other options of `EnvRunnerConfig` for policies and modules, such as `policy_mapping_fn`, which is
+            required for several modules, or `num_envs_per_env_runner` (by default at most 16). Connectors created by an
+            option have no statistics yet; evaluate a runner or a policy to use trained connectors.
 
     Returns:
         The returns and their statistics. An episode in which agents respawn counts once.
@@ -196,14 +195,14 @@ def evaluate(
         raise ConfigError(f"episodes must be an integer of at least 1, got {episodes!r}")
     with _runner_for(players, env, options, min(episodes, MOST_ENVS)) as runner:
         chunks = runner.evaluate(int(episodes), seeds=seeds, explore=explore)
-    ids = list(dict.fromkeys(chunk.id_ for chunk in chunks))[-episodes:]  # earlier ones come from a failed call
+    ids = list(dict.fromkeys(chunk.id_ for chunk in chunks))[-episodes:]  # earlier episodes come from a failed call
     return _summed_up(chunks, {id_: number for number, id_ in enumerate(ids)})
 
 
 def _runner_for(
     players: Any, env: Any, options: Mapping[str, Any], num_envs: int
 ) -> AbstractContextManager[MultiAgentEnvRunner]:
-    """Return the given runner, which stays open, or a new one that stops when the context ends.
+    """Return the given runner, which remains open, or a new one that stops when the context ends.
 
     Raises:
         ConfigError: If the arguments contradict each other.
@@ -222,7 +221,7 @@ def _runner_for(
 
 
 def _summed_up(chunks: Sequence[MultiAgentEpisode], number_of: Mapping[str, int]) -> Evaluation:
-    """Summarise the episodes in `number_of` (episode id -> number); an episode may have several chunks."""
+    """Summarise the episodes in `number_of` (episode id -> index); an episode may have several chunks."""
     n = len(number_of)
     lengths, seeds = np.zeros(n, np.int64), list[int | None]([None] * n)
     by_agent, by_module = _by_episode(n), _by_episode(n)

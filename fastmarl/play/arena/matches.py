@@ -1,4 +1,4 @@
-"""`fastmarl.tournament`: every pair of players meets on both sides, in one runner."""
+"""`fastmarl.tournament`: each pair of players plays both sides, in a single runner."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fastmarl.play.arena.standings import Tournament
 from fastmarl.runner.runner import MultiAgentEnvRunner
 
 MOST_ENVS = 128  # default number of environments
-GAMES_OF_ENV = 16  # per call of sample(), whose rows all stay in memory
-GAME = "fastmarl.tournament"  # key in the episode's custom data
+GAMES_OF_ENV = 16  # per call of sample(), whose rows are all kept in memory
+GAME = "fastmarl.tournament"  # key in the custom data of episodes
 FIXED = {
     *CONNECTOR_OPTIONS,
     "policies",
@@ -29,8 +29,8 @@ FIXED = {
     "restart_failed_sub_environments",
     "return_only_policies_to_train",
 }
-BOTH = object()  # key of a seat whose module plays on both sides
-Seat = dict[Any, tuple[str, Role]]  # a player's modules: side -> (module id, role)
+BOTH = object()  # key of a seat whose module plays both sides
+Seat = dict[Any, tuple[str, Role]]  # modules of a player: side -> (module id, role)
 
 
 def tournament(
@@ -45,34 +45,34 @@ def tournament(
     on_progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> Tournament:
-    """Let every pair of players meet, each player on both sides in equally many games.
+    """Play a round-robin tournament; each pair plays an equal number of games on both sides.
 
-    All pairs play in one runner, and the games of a pair follow each other, so that few modules act for many agents in
-    each tick.
+    All pairs play in a single runner, and the games of a pair are consecutive, so that in each tick few modules act for
+    many agents.
 
     Args:
-        players: Name -> player. A player is a module for both sides (a torch.nn.Module or RLModuleSpec); a dict of
-            modules by side if the sides need different ones; or a Policy or MultiAgentEnvRunner, of which copies of the
-            current modules and their connectors play. Modules are used without a copy, and moved to the device that the
-            option `device` names.
-        env: Environment as `EnvRunnerConfig(env=...)` takes it; its episodes must end (see `time_limited`).
+        players: Name -> player. A player is a module for both sides (a torch.nn.Module or RLModuleSpec); a dict of side
+            -> module if the sides need different modules; or a Policy or MultiAgentEnvRunner, whose current modules and
+            connectors are copied. Modules given directly are not copied, and are moved to the device given by the
+            option `device`.
+        env: Environment as in `EnvRunnerConfig(env=...)`; its episodes must end (see `time_limited`).
         episodes: Number of games per pair: even and at least 2. Run time grows with episodes * P (P - 1) / 2.
-        sides: Agent id -> side, as a dict or a function, with all agents and two sides. The rewards of a side's agents
-            are summed. The side that occurs first is the first side. None: two agents, each of which is a side.
-        explore: Sample actions. False: take the most likely ones; in a deterministic environment, all games of a pair
-            on the same sides are then identical.
-        seed: Seed of the environments and of sampling actions. Equal seeds give equal games, unless a module draws
+        sides: Agent id -> side, as a dict or a function, with all agents and two sides. Rewards are summed over the
+            agents of a side. The side that occurs first is the first side. None: two agents, each forming a side.
+        explore: Sample actions. False: take the most likely actions; in a deterministic environment, all games of a
+            pair on the same sides are then identical.
+        seed: Seed of the environments and of sampling actions. Equal seeds give equal games, unless a module samples
             random numbers itself. None: different games each time.
         prior: Prior of the ratings, see `bradley_terry`.
-        on_progress: Function that is called from time to time with the number of games played since its last call.
+        on_progress: Function called periodically with the number of games played since its last call.
         options: Other options of `EnvRunnerConfig`; `num_envs_per_env_runner` is at most 128 by default.
 
     Returns:
         The games, payoffs and ratings. An episode in which no agent acts counts as a draw with payoffs of 0.
 
     Raises:
-        ConfigError: If there are fewer than two players, or not exactly two sides; an argument is out of range; a
-            player's modules do not match the sides; or `sides` is neither a dict nor a function.
+        ConfigError: If there are fewer than two players, or not exactly two sides; an argument is out of range; the
+            modules of a player do not match the sides; or `sides` is neither a dict nor a function.
         Exception: Any error of `MultiAgentEnvRunner.sample()`.
     """
     seats = _seats(players)
@@ -105,14 +105,14 @@ class Dealer:
         self.num_dealt = 0
         self.sides: tuple[Hashable, Hashable] = (0, 1)
         self.side_of: dict[Hashable, int] = {}
-        self._module_ids: list[list[str]] = []  # ids by player, then by side
+        self._module_ids: list[list[str]] = []  # ids per player and side
 
     def take_seats(self, seats: Sequence[Seat], sides: Mapping[Any, Hashable]) -> None:
-        """Assign the players' modules to the sides.
+        """Assign the modules of the players to the sides.
 
         Raises:
-            ConfigError: If there are not exactly two sides, or a player lacks a module for a side or has one for
-                another side.
+            ConfigError: If there are not exactly two sides, or a player has no module for a side or one for an unknown
+                side.
         """
         try:
             found = tuple(dict.fromkeys(sides.values()))
@@ -130,7 +130,7 @@ class Dealer:
             self._module_ids.append([seat[side if side in seat else BOTH][0] for side in found])
 
     def module_for(self, agent_id: Hashable, episode: MultiAgentEpisode | None, **kwargs: Any) -> str:
-        """Return an agent's module id; the runner's `policy_mapping_fn`.
+        """Return the module id of an agent; used as `policy_mapping_fn` of the runner.
 
         Raises:
             ConfigError: If it is called without an episode, or for an agent without a side.
@@ -144,7 +144,7 @@ class Dealer:
         return self._module_ids[self.games[self.game_of(episode), side]][side]
 
     def game_of(self, episode: MultiAgentEpisode) -> int:
-        """Return the number of the episode's game; the first call for an episode assigns the next game to it."""
+        """Return the game index of the episode; the first call for an episode assigns the next game to it."""
         game = episode.custom_data.get(GAME)
         if game is None:
             game = episode.custom_data[GAME] = self.num_dealt
@@ -168,8 +168,8 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
     """Return the modules of each player.
 
     Raises:
-        ConfigError: If there are fewer than two players, one of them is not a player, or two modules would have the
-            same id.
+        ConfigError: If there are fewer than two players, an object is not a player, or two modules would have the same
+            id.
     """
     if not isinstance(players, Mapping) or len(players) < 2:
         raise ConfigError(f"a tournament needs a dict of at least two players by name, got {shown(players)}")
@@ -189,7 +189,7 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
 
 
 def _sides_in(runner: MultiAgentEnvRunner, side_of: Callable[[Any], Hashable] | None) -> dict[Any, Hashable]:
-    """Return each agent's side; with None, each agent is a side."""
+    """Return agent -> side; with None, each agent is a side."""
     agents = possible_agents_of(runner.env.envs[0])
     return {agent: agent if side_of is None else side_of(agent) for agent in agents}
 
@@ -208,7 +208,7 @@ def _play(runner: MultiAgentEnvRunner, dealer: Dealer, on_progress: Callable[[in
     payoffs, lengths, seeds = np.zeros((n, 2)), np.zeros(n, np.int64), list[int | None]([None] * n)
     while left := n - dealer.num_dealt:
         chunks = runner.sample(num_episodes=min(left, per_call))
-        for chunk in chunks:  # an episode has several if agents respawned
+        for chunk in chunks:  # an episode has several chunks if agents respawned
             game = dealer.game_of(chunk)
             lengths[game] += len(chunk)
             seeds[game] = chunk.reset_seed

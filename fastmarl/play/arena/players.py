@@ -1,4 +1,4 @@
-"""Players: modules, policies and runners, prepared to act in a runner."""
+"""Players: modules, policies and runners prepared to act in a runner."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ACCEPTED = "a torch.nn.Module, an RLModuleSpec, a dict of these by module id, a 
 
 @dataclass(frozen=True)
 class Role:
-    """A module that acts for some agents, with its connectors and options.
+    """A module acting for some agents, with its connectors and options.
 
     Attributes:
         module: Module, or a spec that creates one.
         connectors: Connectors of the module, in order; the runner works with copies.
-        learned: Option -> the connectors' statistics, as in `EnvToModule.get_state()`.
-        options: Options of EnvRunnerConfig for observations, rewards and actions, with which the module was trained.
-        t: Env steps of its training, from which exploration schedules continue.
+        learned: Option -> connector statistics, as in `EnvToModule.get_state()`.
+        options: EnvRunnerConfig options for observations, rewards and actions used in training.
+        t: Env steps of its training, where exploration schedules continue.
     """
 
     module: Any
@@ -43,7 +43,7 @@ class Role:
 
 
 def roles_of(player: Any) -> Role | dict[Any, Role]:
-    """Return a player's role, or its roles by module id.
+    """Return the role of a player, or a dict of module id -> role.
 
     Raises:
         ConfigError: If `player` is not a player.
@@ -61,7 +61,7 @@ def roles_of(player: Any) -> Role | dict[Any, Role]:
 
 
 def roles_by_id(player: Any) -> dict[Any, Role]:
-    """Return a player's roles by module id; a single module gets the default id.
+    """Return module id -> role of a player; a single module gets the default id.
 
     Raises:
         ConfigError: If `player` is not a player.
@@ -73,7 +73,7 @@ def roles_by_id(player: Any) -> dict[Any, Role]:
 
 
 def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
-    """Return roles with copies of the modules; the player's own modules stay unchanged on their device."""
+    """Return roles with copies of the modules; the original modules are unchanged and remain on their device."""
     if isinstance(player, Policy):
         options, parts = player.options, player.parts
         modules = {module_id: copied(part.module) for module_id, part in parts.items()}
@@ -92,21 +92,21 @@ def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
 
 
 def _is_module(value: Any) -> bool:
-    """Return True if the value is a module or the spec of one."""
+    """Return True if the value is a module or a module spec."""
     return isinstance(value, (torch.nn.Module, RLModuleSpec))
 
 
 @contextmanager
 def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -> Iterator[MultiAgentEnvRunner]:
-    """Yield a runner in which these roles act by module id, and stop it at the end.
+    """Yield a runner with these roles as modules, and stop it at the end.
 
     Args:
         roles: Module id -> role.
-        env: Environment as `EnvRunnerConfig(env=...)` takes it.
-        options: Other options of EnvRunnerConfig; they override those with which the players were trained.
+        env: Environment as in `EnvRunnerConfig(env=...)`.
+        options: Other options of EnvRunnerConfig; they override the options used in training.
 
     Raises:
-        ConfigError: If players were trained with different values of an option that is not given.
+        ConfigError: If players were trained with different values of an option not given here.
     """
     options = {**_common_options(roles, options), **options}
     given: dict[str, Any] = {
@@ -125,7 +125,7 @@ def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -
 
 
 def _common_options(roles: Mapping[str, Role], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which all roles were trained, except those that are given."""
+    """Return the training options common to all roles, except the given ones."""
     common: dict[str, Any] = {}
     for module_id, role in roles.items():
         for name, value in role.options.items():

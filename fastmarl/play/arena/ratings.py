@@ -29,16 +29,16 @@ def bradley_terry(scores: np.ndarray, *, prior: float = 1.0) -> tuple[np.ndarray
     Args:
         scores: Array [P, P]: for i != j, the number of games that i won against j plus half of their draws. The
             diagonal is ignored.
-        prior: Number of drawn games that are added to each pair that has met, at least 0. They keep ratings finite.
-            With 1, each player of a pair gets half a win, which for two players is Jeffreys' prior (Firth, "Bias
-            reduction of maximum likelihood estimates", Biometrika 80, 1993).
+        prior: Number of drawn games added to each pair that has met, at least 0. They keep ratings finite. With 1, each
+            player of a pair gets half a win, which for two players is Jeffreys' prior (Firth, "Bias reduction of
+            maximum likelihood estimates", Biometrika 80, 1993).
 
     Returns:
         (ratings, standard errors): float64 [P] on the Elo scale, 400 x / log 10; ratings sum to 0.
 
     Raises:
         ConfigError: If `scores` is not a square matrix of finite numbers of at least 0; no games connect some players
-            with the others, so that their ratings can't be compared; or ratings are infinite or too far apart to be
+            with the others, so that their ratings cannot be compared; or ratings are infinite or too far apart to be
             computed, because the prior is too small.
     """
     scores = _checked(scores, prior)

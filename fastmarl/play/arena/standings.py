@@ -26,7 +26,7 @@ COLUMNS = {
     "draws": ("draws", ",d"),
     "losses": ("losses", ",d"),
 }
-MOST_LABELLED = 20  # players up to which a plot's cells show numbers
+MOST_LABELLED = 20  # maximum number of players for plots with numbers in cells
 PAIR = ("player", "opponent", "games", "wins", "draws", "losses", "payoff", "payoff_standard_error", "rating",
         "rating_standard_error")  # fmt: skip
 
@@ -34,18 +34,18 @@ PAIR = ("player", "opponent", "games", "wins", "draws", "losses", "payoff", "pay
 @public("fastmarl.play")
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Tournament:
-    """The games of P players, with statistics.
+    """Games of P players, with statistics.
 
     In matrices [P, P], a row is a player and a column its opponent, in the order of `names`. The diagonal is empty.
 
     Attributes:
         names: Names of the players.
         sides: The two sides.
-        players: int64 [N, 2], index of the player on the first and on the second side in each of the N games.
-        payoffs: float64 [N, 2], summed recorded rewards of each side's agents.
+        players: int64 [N, 2], indices of the players on the first and second side in each of the N games.
+        payoffs: float64 [N, 2], recorded rewards summed over the agents of each side.
         lengths: int64 [N], number of env steps.
         reset_seeds: Reset seed of each game; None if its environment received none.
-        prior: Number of drawn games that ratings add to each pair.
+        prior: Number of drawn games added to each pair for ratings.
     """
 
     names: tuple[str, ...]
@@ -73,9 +73,9 @@ class Tournament:
 
     @cached_property
     def payoff_matrix(self) -> np.ndarray:
-        """float64 [P, P]: the player's mean payoff, averaged over its means on both sides; NaN on the diagonal.
+        """float64 [P, P]: mean payoff of the player, averaged over its means on both sides; NaN on the diagonal.
 
-        In games that are not zero-sum, the opponent's payoff is the entry across the diagonal.
+        In general-sum games, the payoff of the opponent is the transposed entry.
         """
         with np.errstate(invalid="ignore"):
             return self._moments[0].mean(0)
@@ -84,7 +84,7 @@ class Tournament:
     def payoff_standard_errors(self) -> np.ndarray:
         """float64 [P, P]: standard errors of `payoff_matrix`, with the sides as strata of equal weight.
 
-        This is the square root of a quarter of the sum of both sides' squared standard errors (Cochran, "Sampling
+        This is the square root of a quarter of the sum of squared standard errors of both sides (Cochran, "Sampling
         techniques", 3rd edition, 1977, chapter 5). It is NaN on the diagonal and for a single game on a side, and 0 if
         all games on a side had the same payoff, as with greedy policies in a deterministic environment.
         """
@@ -97,7 +97,7 @@ class Tournament:
 
     @cached_property
     def rating_standard_errors(self) -> np.ndarray:
-        """float64 [P]: standard errors of `ratings` relative to the players' mean."""
+        """float64 [P]: standard errors of `ratings` relative to the mean of all players."""
         return self._rated[1]
 
     def ranking(self) -> list[str]:
@@ -133,7 +133,7 @@ class Tournament:
         return Table.of(title, COLUMNS, figures, ["±: standard error of the rating"])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a CSV file to `path`, with one row per player and opponent; each repeats the player's rating."""
+        """Write a CSV file to `path`, with one row per player and opponent; each repeats the rating of the player."""
         losses = self.games - self.wins - self.draws
         with Path(path).open("w", newline="") as file:
             writer = csv.writer(file)
@@ -170,7 +170,7 @@ class Tournament:
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """By side, player and opponent: (mean payoffs, their squared standard errors), each float64 [2, P, P]."""
+        """Return (mean payoffs, squared standard errors) per side, player and opponent, each float64 [2, P, P]."""
         means, squares = np.zeros((2, *self.games.shape)), np.zeros((2, *self.games.shape))
         with np.errstate(invalid="ignore", divide="ignore"):
             for side in (0, 1):
@@ -184,7 +184,7 @@ class Tournament:
         return means, squares
 
     def _count(self, of_first: np.ndarray, of_second: np.ndarray | None = None) -> np.ndarray:
-        """Return int64 [P, P]: the number of games in which a condition holds for the player against its opponent.
+        """Return int64 [P, P]: the number of games in which the player meets a condition against its opponent.
 
         Args:
             of_first: [N], True if it holds for the player on the first side.

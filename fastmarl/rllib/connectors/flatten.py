@@ -1,4 +1,4 @@
-"""RLlib's FlattenObservations on whole columns."""
+"""FlattenObservations of RLlib on entire columns."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -16,13 +16,13 @@ Parts = list[tuple[int, Any]]
 
 
 class FlattenedColumns(ColumnConnector):
-    """Concatenates an observation's parts to a float32 vector, with integers as one-hot vectors."""
+    """Concatenates the parts of an observation to a float32 vector, with integers as one-hot vectors."""
 
     def __init__(self, piece: Any):
         super().__init__(piece)
         self._known: dict[tuple[ObservationLayout, Hashable], Parts] = {}
         self._kinds: list[Parts] = []  # distinct ones
-        self._layouts: dict[int, ObservationLayout] = {}  # by the length of rows
+        self._layouts: dict[int, ObservationLayout] = {}  # keyed by row length
 
     def rewrite_module(self, newest: Newest) -> Change | None:
         parts = self._common_parts(newest)
@@ -36,7 +36,7 @@ class FlattenedColumns(ColumnConnector):
         return partial(newest.rewrite, self._layouts[row.shape[1]], [row])
 
     def _common_parts(self, newest: Newest) -> Parts:
-        """Return the parts that all these agents have in common, or an empty list if they differ."""
+        """Return the parts shared by all these agents, or an empty list if they differ."""
         if newest.layout.has_objects:
             return []
         parts: Parts | None = None
@@ -58,7 +58,7 @@ class FlattenedColumns(ColumnConnector):
         return parts
 
     def _parts(self, agent_id: Hashable, newest: Newest) -> Parts:
-        """Return an agent's leaves and their spaces in RLlib's order; empty if RLlib flattens no observations of it."""
+        """Return the leaves of an agent and their spaces in RLlib order; empty if RLlib does not flatten them."""
         piece, space = self.piece, self.piece.input_observation_space
         structs = piece._input_obs_base_struct
         if piece._multi_agent:
@@ -70,7 +70,7 @@ class FlattenedColumns(ColumnConnector):
         places = newest.layout.nest(list(range(len(newest.leaves))))
         if isinstance(space, Dict) and piece._keys_to_remove:
             places = {key: place for key, place in places.items() if key not in piece._keys_to_remove}
-        # RLlib pairs leaves and spaces by position only; both are in sorted order of dict keys.
+        # RLlib pairs leaves and spaces by position; both are sorted by dict key.
         return list(zip(tree.flatten(places), tree.flatten(structs), strict=False))
 
 

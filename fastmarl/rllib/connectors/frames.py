@@ -1,4 +1,4 @@
-"""RLlib's FrameStacking on whole columns: stacks an agent's last observations, which are stored only once each."""
+"""FrameStacking of RLlib on entire columns: stacks the last observations of an agent, each stored only once."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -16,27 +16,27 @@ FRAME_AXES = 3  # height, width, channels; RLlib concatenates frames along the l
 
 
 class StackedFrames:
-    """Stacks frames as RLlib's FrameStacking does.
+    """Stacks frames like FrameStacking of RLlib.
 
     Stacks are made as soon as observations arrive, because the next chunk may have a shorter lookback.
 
     Args:
-        piece: RLlib's piece.
+        piece: The RLlib connector piece.
         spaces: Per env, agent id -> observation space.
     """
 
     def __init__(self, piece: Any, spaces: list[dict[Hashable, Any]]):
         self.piece = piece
         self._spaces = spaces
-        self._stacks: dict[int, Any] = {}  # by module index
+        self._stacks: dict[int, Any] = {}  # keyed by module index
         self._forms: dict[tuple[int, Hashable], tuple[Any, Any] | None] = {}
 
     def stack(self, newest: Newest, whole: dict[tuple[int, Hashable], Any]) -> None:
-        """Stack the frames that end with these rows, for the module's next actions.
+        """Stack the frames that end with these rows, for the next actions of the module.
 
         Args:
-            newest: One module's newest observations.
-            whole: Agent episodes that user code may have modified, from which the frames are taken instead.
+            newest: Latest observations of a module.
+            whole: Agent episodes possibly modified by user code, from which the frames are taken instead.
         """
         rows = np.empty((len(newest.rows), self.piece.num_frames), np.int64)
         former_rows(newest.rows, newest.block.prev_R, rows)
@@ -49,7 +49,7 @@ class StackedFrames:
             )
 
     def of(self, module: int) -> Any:
-        """Return a module's input: an array [n, height, width, channels x frames], or a nest of them."""
+        """Return the input of a module: an array [n, height, width, channels x frames], or a nest of such arrays."""
         return self._stacks[module]
 
     def _are_alike(self, newest: Newest) -> bool:
@@ -60,7 +60,7 @@ class StackedFrames:
         return all(self._form_of(who) == form for who in newest.who)
 
     def _form_of(self, who: tuple[int, Hashable]) -> tuple[Any, Any] | None:
-        """Return (dtype, shape) of an agent's observation space, or None if it has none."""
+        """Return (dtype, shape) of the observation space of an agent, or None if it has none."""
         if who not in self._forms:
             space = self._spaces[who[0]].get(who[1])
             self._forms[who] = None if space is None else (space.dtype, space.shape)

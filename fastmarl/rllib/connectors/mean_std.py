@@ -1,4 +1,4 @@
-"""RLlib's MeanStdFilter on whole columns. The statistics stay in the piece's filters, one per agent id."""
+"""MeanStdFilter of RLlib on entire columns. Statistics remain in the filters of the piece, one per agent id."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -15,14 +15,14 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class FilteredColumns(ColumnConnector):
-    """Normalises observations as RLlib's MeanStdFilter does.
+    """Normalises observations like MeanStdFilter of RLlib.
 
-    Rows are pushed one by one in RLlib's order, because each is scaled by the statistics of the rows up to it.
+    Rows are pushed one by one in RLlib order, because each is scaled by the statistics of the rows up to it.
     """
 
     def __init__(self, piece: Any):
         super().__init__(piece)
-        self._places: dict[Any, dict[Hashable, Places]] = {}  # observed agents -> agent id -> its observations
+        self._places: dict[Any, dict[Hashable, Places]] = {}  # observed agents -> agent id -> observations
 
     def rewrite(self, newest: list[Newest]) -> Change | None:
         if any(not each.layout.is_array or each.leaves[0].dtype not in FLOATS for each in newest):
@@ -37,7 +37,7 @@ class FilteredColumns(ColumnConnector):
         return partial(self._filter, newest, places)
 
     def _places_of(self, newest: list[Newest]) -> dict[Hashable, "Places"]:
-        """Group the observations by agent id; those of several envs are in order of the envs, as RLlib pushes them."""
+        """Group the observations by agent id, ordered by env, as pushed by RLlib."""
         key = tuple(tuple(each.who) for each in newest)
         found = self._places.get(key)
         if found is None:
@@ -64,7 +64,7 @@ class FilteredColumns(ColumnConnector):
 
 
 Places = list[tuple[int, np.ndarray]]
-"""Runs of observations: (module index, int64 positions in the module's newest observations)."""
+"""Runs of observations: (module index, int64 positions in the latest observations of the module)."""
 
 
 def _in_runs(places: list[tuple[int, int]]) -> Places:
@@ -73,7 +73,7 @@ def _in_runs(places: list[tuple[int, int]]) -> Places:
 
 
 def _fits(of_agent: Any, shape: tuple[int, ...]) -> bool:
-    """Return true if an agent's filter consists of plain float64 arrays of this shape."""
+    """Return True if the filter of an agent consists of plain float64 arrays of this shape."""
     if of_agent is None or not of_agent.demean or tree.is_nested(of_agent.running_stats):
         return False
     return all(

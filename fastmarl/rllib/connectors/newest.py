@@ -1,4 +1,4 @@
-"""The newest observations on their way through the env-to-module connectors, and the base class of connectors."""
+"""The latest observations, as processed by the env-to-module connectors, and the base class of connectors."""
 
 from collections.abc import Callable, Hashable
 from functools import cached_property
@@ -13,19 +13,19 @@ from fastmarl.rllib.store.layout import ObservationLayout
 
 
 class Newest:
-    """One module's observations since the connectors last ran: rows first, then final observations.
+    """Observations of a module since the connectors last ran: rows first, then final observations.
 
     Args:
         module: Index of the module.
-        block: The module's rows.
+        block: Rows of the module.
         table: Table of all lanes.
-        rows: int64, row numbers in the block.
-        finals: int64, numbers of final observations in the block.
+        rows: int64, row indices in the block.
+        finals: int64, indices of final observations in the block.
 
     Attributes:
         lanes: int64 [n], the lane of each observation.
-        former: int64 [n], the row before each observation; -1 if it is the first one of its agent's chunk.
-        layout, leaves: The observations as the connectors have rewritten them so far, [n, ...] each.
+        former: int64 [n], the row before each observation; -1 if it is the first of its agent in the chunk.
+        layout, leaves: The observations after the connectors run so far, [n, ...] each.
     """
 
     def __init__(self, module: int, block: RLlibBlock, table: LaneTable, rows: np.ndarray, finals: np.ndarray):
@@ -59,7 +59,7 @@ class Newest:
         return len(self.lanes)
 
     def parted(self, env_indices: list[int]) -> tuple["Newest", "Newest"]:
-        """Split into the observations of these envs and those of the others, both as the envs sent them."""
+        """Split into the observations of these envs and of the others, both unchanged from the envs."""
         chosen = np.isin(self.env_indices, env_indices)
         rows, finals = chosen[: len(self.rows)], chosen[len(self.rows) :]
         return (
@@ -85,7 +85,7 @@ class Newest:
         return list(zip(self.env_indices.tolist(), self.agents, strict=True))
 
     def rewrite(self, layout: ObservationLayout, leaves: list[np.ndarray]) -> None:
-        """Replace the observations by a connector's result."""
+        """Replace the observations with the result of a connector."""
         self.layout, self.leaves = layout, leaves
 
     def items(self) -> list[Any]:
@@ -93,7 +93,7 @@ class Newest:
         return self.layout.items(self.leaves[0] if self.layout.has_objects else self.layout.nest(self.leaves))
 
     def rewrite_items(self, items: list[Any]) -> None:
-        """Replace the observations by a list of items, [n]."""
+        """Replace the observations with a list of items, [n]."""
         self.layout = ObservationLayout.common(items)
         self.leaves = self.layout.columns(items)
 
@@ -106,13 +106,13 @@ Change = Callable[[], None]
 
 
 class ColumnConnector:
-    """Base class of connectors that replace a piece of RLlib's, bit-identically, for all agents of a module at once.
+    """Base class of connectors that replace an RLlib piece bit-identically, for all agents of a module together.
 
     Args:
-        piece: RLlib's piece, whose settings and state are used.
+        piece: The RLlib piece, whose settings and state are used.
 
     Attributes:
-        reads_steps: True if the connector reads actions and rewards, too.
+        reads_steps: True if the connector also reads actions and rewards.
     """
 
     reads_steps = False
@@ -122,12 +122,12 @@ class ColumnConnector:
 
     @property
     def space(self) -> gym.Space:
-        """The observation space that the piece sets in agents' episodes."""
+        """The observation space set by the piece in agent episodes."""
         space: gym.Space = self.piece.observation_space
         return space
 
     def rewrite(self, newest: list[Newest]) -> Change | None:
-        """Return a function that rewrites all modules' observations, or None if RLlib's piece must run instead.
+        """Return a function that rewrites the observations of all modules, or None if the RLlib piece must run instead.
 
         Nothing changes until that function is called.
         """
@@ -143,7 +143,7 @@ class ColumnConnector:
         return make_all
 
     def rewrite_module(self, newest: Newest) -> Change | None:
-        """Return a function that rewrites one module's observations, or None.
+        """Return a function that rewrites the observations of a single module, or None.
 
         For connectors whose result does not depend on the order of agents.
         """

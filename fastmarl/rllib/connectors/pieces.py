@@ -1,4 +1,4 @@
-"""Checks which connector pieces can run outside of RLlib's own loop."""
+"""Checks which connector pieces can run outside of the RLlib loop."""
 
 import dis
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ray.rllib.connectors.env_to_module.observation_preprocessor import (
 )
 from ray.rllib.core.columns import Columns
 
-# RLlib's pieces that make batches, which `sampling.acting` does here.
+# RLlib pieces that make batches, a task of `sampling.acting` here.
 DEFAULT_PIECES = [
     common.AddObservationsFromEpisodesToBatch,
     common.AddTimeDimToBatchAndZeroPad,
@@ -41,16 +41,16 @@ NOT_GIVEN = {
     "data", "metrics", "metrics_prefix_key",
     Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS, Columns.TERMINATEDS, Columns.TRUNCATEDS,
 }  # fmt: skip
-"""Arguments that RLlib's loop passes to a piece and the fast path does not."""
+"""Arguments passed to a piece by the RLlib loop but not by the fast path."""
 
 
 class EnvToModuleParts(NamedTuple):
     """The pieces of an env-to-module pipeline.
 
     Attributes:
-        own: Pieces before RLlib's default ones.
-        default: RLlib's default pieces.
-        last: Pieces after the default ones, which see the modules' batches.
+        own: Pieces before the default ones of RLlib.
+        default: Default pieces of RLlib.
+        last: Pieces after the default ones, which see the module batches.
     """
 
     own: list[Any]
@@ -59,7 +59,7 @@ class EnvToModuleParts(NamedTuple):
 
     @classmethod
     def of(cls, pieces: list[Any]) -> "EnvToModuleParts":
-        """Split a pipeline; without an unbroken sequence of the default pieces, all pieces are `own`."""
+        """Split a pipeline; all pieces are `own` unless the default pieces form an unbroken sequence."""
         first = next((i for i, piece in enumerate(pieces) if type(piece) is DEFAULT_PIECES[0]), len(pieces))
         end = first + len(DEFAULT_PIECES)
         if [type(piece) for piece in pieces[first:end]] != DEFAULT_PIECES:
@@ -68,32 +68,32 @@ class EnvToModuleParts(NamedTuple):
 
     @property
     def shows_episodes(self) -> bool:
-        """True if custom pieces get episodes."""
+        """True if custom pieces receive episodes."""
         return bool(self.last) or not all(map(_is_known, self.own))
 
     @property
     def makes_batches(self) -> bool:
-        """True if custom pieces may change batches or the data that pieces share."""
+        """True if custom pieces may change batches or the data shared by pieces."""
         return bool(self.last) or any(not _is_known(piece) and not _only_rewrites(piece) for piece in self.own)
 
 
 def are_rewriting(own: list[Any]) -> bool:
-    """Return true if pieces rewrite observations, so that the stored ones differ from those that envs send."""
+    """Return True if pieces rewrite observations, so that stored observations differ from the env output."""
     return any(type(piece) is not FrameStacking for piece in own)
 
 
 def own_of_module_to_env(pieces: list[Any]) -> list[Any]:
-    """Return the pieces of a module-to-env pipeline beside RLlib's default ones."""
+    """Return the pieces of a module-to-env pipeline that are not defaults of RLlib."""
     return [piece for piece in pieces if type(piece) not in MODULE_TO_ENV]
 
 
 def normalizing_piece(pieces: list[Any]) -> Any:
-    """Return RLlib's default piece that scales or clips actions, or None if the pipeline lacks it."""
+    """Return the default RLlib piece that scales or clips actions, or None if it is missing from the pipeline."""
     return next((piece for piece in pieces if type(piece) is module_to_env.NormalizeAndClipActions), None)
 
 
 def problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the reasons (code, part of a sentence) why an env-to-module pipeline needs RLlib's own loop."""
+    """Yield the reasons (code, part of a sentence) why an env-to-module pipeline needs the RLlib loop."""
     own, default, last = parts = EnvToModuleParts.of(pieces)
     if not default:
         names = [type(piece).__name__ for piece in pieces]
@@ -112,7 +112,7 @@ def problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def module_to_env_problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the reasons (code, part of a sentence) why a module-to-env pipeline needs RLlib's own loop."""
+    """Yield the reasons (code, part of a sentence) why a module-to-env pipeline needs the RLlib loop."""
     if [type(piece) for piece in pieces if type(piece) in MODULE_TO_ENV] != MODULE_TO_ENV:
         names = [type(piece).__name__ for piece in pieces]
         yield "connector_pipeline", f"the module-to-env connector pipeline lacks RLlib's default pieces: {names}"
@@ -134,7 +134,7 @@ def _problems_of(piece: Any) -> Iterator[str]:
 
 
 def _only_rewrites(piece: Any) -> bool:
-    """Return true if a custom piece only works on episodes and leaves the batch as it is."""
+    """Return True if a custom piece only processes episodes and leaves the batch unchanged."""
     call = type(piece).__call__
     if any(isinstance(piece, kind) and call is kind.__call__ for kind in PREPROCESSORS):
         return True
@@ -143,7 +143,7 @@ def _only_rewrites(piece: Any) -> bool:
 
 @cache
 def _read_in_vain(call: FunctionType) -> set[str]:
-    """Return the arguments that a method reads or requires, and the fast path does not pass as RLlib does."""
+    """Return the arguments that a method reads or requires but the fast path does not pass."""
     code, missing = call.__code__, set()
     for each in signature(call, follow_wrapped=False).parameters.values():
         if each.kind in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL) or each.name in NOT_GIVEN:
@@ -156,7 +156,7 @@ def _read_in_vain(call: FunctionType) -> set[str]:
 
 @cache
 def _returns_batch_untouched(call: FunctionType) -> bool:
-    """Return true if a method does nothing with `batch` but return it, and does not use `shared_data`."""
+    """Return True if a method only returns `batch` and does not use `shared_data`."""
     read_nowhere, code = {"batch", "shared_data"}, call.__code__
     if _read_in_vain(call) or read_nowhere & {*code.co_cellvars, *code.co_freevars}:
         return False
@@ -177,6 +177,6 @@ def _instructions(call: FunctionType) -> list[dis.Instruction]:
 
 
 def _locals_in(instruction: dis.Instruction) -> list[str]:
-    """Return the names of the local variables that an instruction reads or writes."""
+    """Return the names of the local variables read or written by an instruction."""
     names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
     return [name for name in names if isinstance(name, str)] if "FAST" in instruction.opname else []

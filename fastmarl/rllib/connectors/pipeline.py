@@ -1,8 +1,8 @@
-"""Runs the env-to-module connectors before RLlib's default ones, which rewrite the newest observations.
+"""Runs the env-to-module connectors before the RLlib defaults, which rewrite the latest observations.
 
-RLlib runs them after the envs' step and the callbacks: first on episodes that have ended, then on those that continue.
-Each piece replaces each agent's newest observation; modules act on the result, and the store keeps it. A connector on
-whole columns does this if the result is bit-identical; otherwise RLlib's or the user's piece runs itself.
+RLlib runs them after the env step and the callbacks, first on finished episodes, then on running ones. Each piece
+replaces the latest observation of each agent; modules act on the result, and it is stored. A column connector is used
+if its result is bit-identical; otherwise the piece of RLlib or the user runs.
 """
 
 from collections.abc import Callable, Hashable
@@ -24,30 +24,30 @@ Spaces = list[tuple[dict[Hashable, Any], dict[Hashable, Any]]]
 
 Batch = dict[str, Any]
 Parts = dict[tuple[int, Hashable], Any]
-"""Agent episodes by (env index, agent id)."""
+"""(env index, agent id) -> agent episode."""
 
 
 class Episodes(Protocol):
-    """The interface to episodes that connectors need; `PiecesInPython` implements it."""
+    """Interface to episodes for connectors; implemented by `PiecesInPython`."""
 
     def run(self, piece: Any, newest: list[Newest], batch: Batch, *, has_ended: bool) -> Batch:
-        """Call a piece itself on the newest observations, of episodes that have ended or of those that continue."""
+        """Call the piece itself on the latest observations of either finished or running episodes."""
 
     def built_parts(self, *, has_ended: bool) -> Parts:
-        """Return the episodes that callbacks or pieces have caused to be built, and may have modified."""
+        """Return the episodes built for callbacks or pieces and possibly modified by them."""
 
 
 class Connectors:
     """Runs connector pieces.
 
     Args:
-        pieces: The pieces of a pipeline before RLlib's default ones, for which `pieces.problems()` is empty.
+        pieces: The pieces of a pipeline before the RLlib defaults, for which `pieces.problems()` is empty.
         store: The store of all rows.
         spaces: Per env, ({agent id: observation space}, {agent id: action space}).
 
     Attributes:
-        pieces: The argument of that name.
-        frames: Stacks frames for modules; None without a piece that does.
+        pieces: The argument `pieces`.
+        frames: Stacks frames for modules; None without such a piece.
     """
 
     def __init__(self, pieces: list[Any], store: RLlibStore, spaces: Spaces):
@@ -62,15 +62,15 @@ class Connectors:
                 self._rewriters.append((piece, _by_columns(piece, following, spaces)))
 
     def run(self, done: list[int], episodes: Episodes, pass_ended: Callable[[], None]) -> Batch:
-        """Run all pieces on the newest observations, and store the result.
+        """Run all pieces on the latest observations and store the result.
 
         Args:
-            done: Indices of the envs whose episode has ended, and which have been reset.
-            episodes: Episodes for pieces that can't run on whole columns.
-            pass_ended: Called once the pieces have run on the episodes that have ended.
+            done: Indices of the envs whose episode has finished, and which have been reset.
+            episodes: Episodes for pieces that cannot run on entire columns.
+            pass_ended: Called after the pieces have run on the finished episodes.
 
         Returns:
-            The initially empty batch, as the pieces have left it.
+            The batch after all pieces; initially empty.
         """
         batch: Batch = {}
         newest = [Newest.of(module, block, self._store.table) for module, block in enumerate(self._store.blocks)]
@@ -117,7 +117,7 @@ class Connectors:
 
 
 def _show(newest: Newest, space: Any, whole: Parts) -> None:
-    """Write the rewritten observations into the episodes that have been built."""
+    """Write the rewritten observations into the built episodes."""
     for who, item in zip(newest.who, newest.items(), strict=True):
         if who in whole:
             whole[who].observations.data[-1], whole[who].observation_space = item, space
@@ -128,7 +128,7 @@ def _by_columns(piece: Any, following: Any, spaces: Spaces) -> ColumnConnector |
         return FlattenedColumns(piece)
     if type(piece) is env_to_module.MeanStdFilter:
         return FilteredColumns(piece)
-    # The rewards' dtype differs from row to row, until they are flattened to float32.
+    # The dtype of rewards differs from row to row until they are flattened to float32.
     if type(piece) is env_to_module.PrevActionsPrevRewards and type(following) is FlattenObservations:
         return ColumnsWithPrevious(piece, [actions for _, actions in spaces])
     return None

@@ -1,4 +1,4 @@
-"""RLlib's PrevActionsPrevRewards on whole columns: adds an agent's last actions and rewards to its observation."""
+"""PrevActionsPrevRewards of RLlib on entire columns: adds the last actions and rewards to observations."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -16,10 +16,10 @@ from fastmarl.rllib.store.layout import ObservationLayout
 
 
 class ColumnsWithPrevious(ColumnConnector):
-    """Adds actions and rewards as RLlib's PrevActionsPrevRewards does, with zeros before the chunk and its lookback.
+    """Adds actions and rewards like PrevActionsPrevRewards of RLlib, with zeros before the chunk and its lookback.
 
     Args:
-        piece: RLlib's piece.
+        piece: The RLlib connector piece.
         action_spaces: Per env, agent id -> action space.
     """
 
@@ -45,13 +45,13 @@ class ColumnsWithPrevious(ColumnConnector):
         return partial(self._append, newest, actions, rewards)
 
     def _rows(self, newest: Newest, n: int) -> np.ndarray:
-        """Return the rows of each agent's last n steps in order, int64 [len(newest), n]; -1 where there were fewer."""
+        """Return rows of the last n steps of each agent in order, int64 [len(newest), n]; -1 if there were fewer."""
         rows = np.empty((len(newest), n), np.int64)
         former_rows(newest.former, newest.block.prev_R, rows)
         return rows
 
     def _one_hot(self, newest: Newest, rows: np.ndarray) -> np.ndarray | None:
-        """Return one-hot actions, float32 [len(newest), n, choices]; None if RLlib would not encode these like this."""
+        """Return one-hot actions, float32 [len(newest), n, choices]; None if RLlib would encode them differently."""
         depth = self._n_choices_of(newest)
         if not depth:
             return None
@@ -67,7 +67,7 @@ class ColumnsWithPrevious(ColumnConnector):
         return out
 
     def _n_choices_of(self, newest: Newest) -> int:
-        """Return the number of discrete actions that all these agents have in common; 0 if they differ or have none."""
+        """Return the number of discrete actions shared by all these agents; 0 if they differ or have none."""
         numbers = {self._n_choices.get(who, -1) for who in newest.who}
         if -1 in numbers:
             for env_index, agent_id in newest.who:

@@ -1,8 +1,8 @@
 """Chunks of RLlib episodes: cutting, joining, and lookup in replay buffers.
 
-Times: for each agent, an episode has a buffer with an entry per env step, which is the agent's step at which it was
-observed, or "S". For agents that join a continued chunk RLlib writes the buffer in a different form; `agent_times()`
-always returns the same form.
+Times: for each agent, an episode has a buffer with an entry per env step: the agent step at which it was observed, or
+"S". For agents that join a continued chunk, RLlib writes the buffer in a different form; `agent_times()` always returns
+the same form.
 """
 
 import copy
@@ -22,12 +22,12 @@ Times = list[Any]
 
 
 def agent_times(episode: Episode, agent: Hashable) -> Times:
-    """Return an agent's entries: those of the lookback, then one per env step from `env_t_started` to `env_t`."""
+    """Return the entries of an agent: first the lookback, then one per env step from `env_t_started` to `env_t`."""
     buffer = episode.env_t_to_agent_t[agent]
     times, lookback, started = list(buffer.data), buffer.lookback, episode.env_t_started
     n = len(episode) + lookback + 1
     if "14" not in getattr(episode, "fixes", ()):
-        # Without the correction, RLlib counts agents that joined in this chunk from the beginning of the episode.
+        # Without the correction, RLlib counts steps of agents joining in this chunk from the beginning of the episode.
         if started > lookback and _joined(times, lookback) and len(times) >= n + started - lookback:
             times = times[started - lookback :]
         elif started < lookback:
@@ -41,7 +41,7 @@ def agent_times(episode: Episode, agent: Hashable) -> Times:
 
 
 def last_observed(episode: Episode) -> list[Hashable]:
-    """Return the agents observed in the last env step, those with an entry in `get_observations(-1)`."""
+    """Return the agents observed in the last env step, which have an entry in `get_observations(-1)`."""
     n, started, observed = len(episode), episode.env_t_started, []
     for agent, agent_episode in episode.agent_episodes.items():
         buffer = episode.env_t_to_agent_t[agent]
@@ -58,17 +58,17 @@ def last_observed(episode: Episode) -> list[Hashable]:
 
 
 def _joined(times: Times, lookback: int) -> bool:
-    """Return true if the agent joined in this chunk."""
+    """Return True if the agent joined in this chunk."""
     return all(step == SKIPPED for step in times[: lookback + 1])
 
 
 def last_place(times: Times, end: int) -> int | None:
-    """Return the place of the last observation up to and including `end`, or None."""
+    """Return the position of the last observation up to and including `end`, or None."""
     return next((i for i in range(min(end, len(times) - 1), -1, -1) if times[i] != SKIPPED), None)
 
 
 def as_kind(cls: type, episode: Episode) -> Any:
-    """Return an episode of class `cls` that shares all data with this one."""
+    """Return an episode of class `cls` sharing all data with this one."""
     same: Any = object.__new__(cls)
     for name in RLlibEpisode.__slots__:
         setattr(same, name, getattr(episode, name))
@@ -88,10 +88,11 @@ def idle_agents(episode: Episode) -> dict[Hashable, int]:
 
 
 def rllibs_view(episode: Episode, idle: dict[Hashable, int]) -> RLlibEpisode:
-    """Return an episode of RLlib's class with the same data, whose cut has agents in RLlib's order.
+    """Return an episode of the RLlib class with the same data, whose cut has agents in RLlib order.
 
-    Idle agents appear as observed in the last step, because RLlib would otherwise treat them as ended. Only agents that
-    wait keep a hanging reward: RLlib would append those of others to reward arrays, and may change their dtype (61).
+    Idle agents appear as observed in the last step, because RLlib would otherwise treat them as ended. Only waiting
+    agents keep a hanging reward: RLlib would append hanging rewards of other agents to reward arrays, possibly changing
+    the dtype (61).
     """
     view = as_kind(RLlibEpisode, episode)
     view._hanging_rewards_end = episode._hanging_rewards_end.copy()
@@ -106,7 +107,7 @@ def rllibs_view(episode: Episode, idle: dict[Hashable, int]) -> RLlibEpisode:
 
 
 def move_back(after: Episode, idle: dict[Hashable, int]) -> None:
-    """After a cut, move idle agents' last observation back to its own env step, or to the first one of the lookback."""
+    """After a cut, move the last observation of idle agents back to its env step, or to the start of the lookback."""
     for agent, back in idle.items():
         times = after.env_t_to_agent_t[agent].data
         back = min(back, len(times) - 1)
@@ -114,9 +115,9 @@ def move_back(after: Episode, idle: dict[Hashable, int]) -> None:
 
 
 def aligned_view(episode: Episode) -> Episode:
-    """Return the episode, or a view in which all agents' times have the form of `agent_times()`.
+    """Return the episode, or a view in which the times of all agents have the form of `agent_times()`.
 
-    The view lacks agents that ended in the previous chunk, which RLlib still lists, with times that count from zero.
+    The view omits agents ended in the previous chunk, which RLlib still lists with times starting at zero.
     """
     lookback = episode._len_lookback_buffers
     n = len(episode) + lookback + 1
@@ -135,7 +136,7 @@ def aligned_view(episode: Episode) -> Episode:
 
 
 def keep_last_observations(before: Episode, after: Episode) -> None:
-    """Copy agents' last observation as the env sent it, before connectors, in case they end without another one."""
+    """Copy the last observation of agents, as sent by the env before connectors, in case they end without another."""
     for agent, agent_episode in after.agent_episodes.items():
         earlier = before.agent_episodes[agent]
         agent_episode._last_added_observation = earlier._last_added_observation
@@ -143,9 +144,9 @@ def keep_last_observations(before: Episode, after: Episode) -> None:
 
 
 def keep_last_states(before: Episode, after: Episode) -> None:
-    """Make agents' lookback include the recurrent state before their first step in the new chunk.
+    """Extend the lookback of agents to include the recurrent state before their first step in the new chunk.
 
-    RLlib's lookback is a number of env steps, in which a waiting agent may have no step of its own.
+    The RLlib lookback is a number of env steps, in which a waiting agent may have no agent steps.
     """
     for agent, agent_episode in after.agent_episodes.items():
         earlier = before.agent_episodes.get(agent)
@@ -184,7 +185,7 @@ def joined_times(first: Episode, second: Episode) -> dict[Hashable, Times]:
         if agent in second.env_t_to_agent_t and not (agent_episode is not None and agent_episode.is_done):
             following = agent_times(second, agent)[second.env_t_to_agent_t[agent].lookback :]
         last = last_place(times, len(times) - 1)
-        if last is not None and times[last] in following:  # the same observation, or a newer one that replaces it
+        if last is not None and times[last] in following:  # the same observation, or a later one that replaces it
             times[last] = SKIPPED
         if times[-1] == SKIPPED:
             times[-1] = following[0]
@@ -201,7 +202,7 @@ def set_times(episode: Episode, joined: dict[Hashable, Times]) -> None:
 
 
 def adopt_observations(first: Episode, second: Episode) -> None:
-    """Replace agents' last observation in the first chunk by their first in the second: if idle, it may be newer."""
+    """Replace the last observation of agents in the first chunk with the first in the second, later if idle."""
     for agent, agent_episode in second.agent_episodes.items():
         ours = first.agent_episodes.get(agent)
         if ours is not None and not ours.is_done and ours.t == agent_episode.t_started:
@@ -211,7 +212,7 @@ def adopt_observations(first: Episode, second: Episode) -> None:
 
 
 def appendable(first: Episode, second: Episode) -> Episode:
-    """Return `second`, or a copy of it whose agents have the same columns of extra outputs as in `first`."""
+    """Return `second`, or a copy whose agents have the same columns of extra outputs as in `first`."""
     agent_episodes = {
         agent: uniform(first.agent_episodes[agent], agent_episode) if agent in first.agent_episodes else agent_episode
         for agent, agent_episode in second.agent_episodes.items()
@@ -224,16 +225,16 @@ def appendable(first: Episode, second: Episode) -> Episode:
 
 
 def hang_as(first: Episode, second: Episode) -> None:
-    """After joining, copy the hanging data of the agents that wait at the end of the second chunk."""
+    """After joining, copy the hanging data of agents waiting at the end of the second chunk."""
     for name in HANGING:
         setattr(first, name, copy.deepcopy(getattr(second, name)))
     for agent in second._hanging_rewards_end.keys() - second._hanging_actions_end.keys():
         if not first._hanging_rewards_end[agent]:
-            del first._hanging_rewards_end[agent]  # a cut leaves zeros here, which RLlib takes for rewards
+            del first._hanging_rewards_end[agent]  # a cut leaves zeros here, which RLlib treats as rewards
 
 
 def add_early_rewards(first: Episode, second: Episode) -> None:
-    """After joining, add the rewards that agents received before they first acted; drop those of ended agents."""
+    """After joining, add rewards received by agents before they first acted; drop rewards of ended agents."""
     for agent, reward in second._hanging_rewards_begin.items():
         first._hanging_rewards_begin[agent] += reward
     for agent, agent_episode in second.agent_episodes.items():
@@ -242,13 +243,13 @@ def add_early_rewards(first: Episode, second: Episode) -> None:
 
 
 class ChunkTimes(list):
-    """A list of one agent's entries in a chunk in which the agent's time does not begin with 0.
+    """A list of entries of a single agent in a chunk in which its time does not begin with 0.
 
-    RLlib's replay buffers look up steps that they count from the beginning of the chunk, while entries count from the
+    Replay buffers of RLlib look up steps counted from the beginning of the chunk, while entries count from the
     beginning of the episode. Nothing else looks up entries by value, so only `index()` is overridden.
 
     Attributes:
-        t_started: The agent's time at the beginning of the chunk.
+        t_started: Agent time at the beginning of the chunk.
     """
 
     __slots__ = ("t_started",)
@@ -258,12 +259,12 @@ class ChunkTimes(list):
         self.t_started = t_started
 
     def index(self, step: Any, *bounds: Any) -> int:
-        """Return the place of the agent's step, counted from the beginning of the chunk."""
+        """Return the position of the agent step, counted from the beginning of the chunk."""
         return super().index(step if step == SKIPPED else self.t_started + step, *bounds)
 
 
 def prepare_for_replay(episode: RLlibEpisode) -> None:
-    """Replace the times of agents that don't begin with 0 by `ChunkTimes`, in which replay buffers find their steps."""
+    """Replace agent times not beginning with 0 with `ChunkTimes`, so that replay buffers find their steps."""
     for agent, agent_episode in episode.agent_episodes.items():
         buffer = episode.env_t_to_agent_t.get(agent)
         if agent_episode.t_started and buffer is not None:
@@ -273,7 +274,7 @@ def prepare_for_replay(episode: RLlibEpisode) -> None:
 def slice_of(episode: Episode, start: int, stop: int, lookback: int | None) -> Episode:
     """Return the env steps `start` to `stop` of a chunk, counted from its beginning, 0 <= start, stop <= len.
 
-    A transition belongs to the slice in which it is completed, so adjacent slices hold each transition once.
+    A transition belongs to the slice in which it is completed, so adjacent slices contain each transition once.
     """
     stop = max(start, stop)
     wanted = episode._len_lookback_buffers if lookback is None else lookback
@@ -298,7 +299,7 @@ def slice_of(episode: Episode, start: int, stop: int, lookback: int | None) -> E
 
 
 class _AgentSlice:
-    """One agent's part of a slice: its own steps `first` to `last`, which count observations."""
+    """The part of a slice for a single agent: agent steps `first` to `last`, which count observations."""
 
     def __init__(self, episode: Episode, agent: Hashable, start: int, stop: int, lookback: int):
         self._episode, self._agent, self._agent_episode = episode, agent, episode.agent_episodes[agent]
@@ -330,7 +331,7 @@ class _AgentSlice:
             self._hang(piece)
 
     def _row(self, step: int) -> int:
-        """Return the index of an agent step in the agent episode's buffers."""
+        """Return the index of an agent step in the buffers of the agent episode."""
         return step - self._agent_episode.t_started + self._agent_episode.observations.lookback
 
     def _ends(self) -> bool:
@@ -366,7 +367,7 @@ class _AgentSlice:
         return sliced
 
     def _hang(self, piece: Episode) -> None:
-        """Add hanging data: the agent has acted in the slice, and is next observed after it or not yet."""
+        """Add hanging data: the agent acted in the slice, and is next observed after it or not yet."""
         agent, agent_episode, row = self._agent, self._agent_episode, self._last - self._agent_episode.t_started
         if row < len(agent_episode):
             piece._hanging_actions_end[agent] = agent_episode.get_actions(row)

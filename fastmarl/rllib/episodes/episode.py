@@ -1,7 +1,7 @@
-"""RLlib's MultiAgentEpisode with its defects corrected.
+"""MultiAgentEpisode of RLlib with its defects corrected.
 
-Data and methods are RLlib's; only methods that raise, lose data or return wrong results are overridden. Numbers in
-comments refer to docs/differences.md, which describes RLlib's behaviour in each case.
+Data and methods are inherited from RLlib; only methods that raise, lose data or return wrong results are overridden.
+Numbers in comments identify RLlib defects; docs/differences.md lists the ones visible to users.
 """
 
 import copy
@@ -21,24 +21,24 @@ from fastmarl.rllib.episodes.lists import unite_dtypes
 from fastmarl.rllib.episodes.sample_block import SampleBlock, is_set
 from fastmarl.rllib.episodes.steps import COMMON, Step, is_consistent, keep_common_info, private_info, private_infos
 
-EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # corrections that an episode class makes on request
-OF_OBSERVATIONS = ("observations", "infos")  # these have an entry for the last env step, too
+EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # optional corrections of an episode class
+OF_OBSERVATIONS = ("observations", "infos")  # these also have an entry for the last env step
 LATE = ("agent_episodes", "env_t_to_agent_t")  # made by SampleBlock.late_attributes()
 AgentIDs = Hashable | Collection[Hashable] | None
 
 
 class MultiAgentEpisode(RLlibEpisode):
-    """A multi-agent episode or a chunk of one, with the interface of RLlib's class of this name."""
+    """A multi-agent episode or a chunk of one, with the interface of the RLlib class of this name."""
 
     # _origin: (SampleBlock, index of the chunk) of a sampled episode while it is unchanged; of a running one, (its
-    # EpisodeInView or EpisodeInTheMaking, 0).
-    # _numbers: the runner's ChunkNumbers of an episode that sample() has returned.
+    # EpisodeInView or EpisodeInTheMaking, 0). _numbers: ChunkNumbers of the runner, for an episode returned by
+    # sample().
     __slots__ = ("__weakref__", "_numbers", "_origin")
 
     fixes: ClassVar[frozenset[str]] = frozenset()
 
     def __getattr__(self, name: str) -> Any:
-        # Agent episodes of a sampled episode are made on first access; until then their slots are empty.
+        # Agent episodes of a sampled episode are built on first access; until then their slots are empty.
         if name not in RLlibEpisode.__slots__ or not hasattr(self, "_origin"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         source, i = self._origin
@@ -47,7 +47,7 @@ class MultiAgentEpisode(RLlibEpisode):
                 setattr(self, slot, value)
         return object.__getattribute__(self, name)
 
-    __del__ = read_numbers  # compiled: Ctrl-C in a method in Python would be lost
+    __del__ = read_numbers  # compiled: Ctrl-C in a Python method would be lost
 
     # Recording.
 
@@ -89,12 +89,12 @@ class MultiAgentEpisode(RLlibEpisode):
                 each.validate()
 
     def resume_clock(self) -> None:
-        """Start the clock of a continued chunk now; RLlib's clock starts only with the first step (43)."""
+        """Start the clock of a continued chunk now; the RLlib clock starts only with the first step (43)."""
         if self.env_t_started and self._last_step_time is None:
             self._start_time = time.perf_counter()  # type: ignore[misc]  # it is a slot of RLlib's class
 
     def to_numpy(self) -> "MultiAgentEpisode":
-        # RLlib's runner calls this for all finished episodes in each env step (11).
+        # The RLlib runner calls this for all finished episodes in each env step (11).
         for each in self.agent_episodes.values():
             if not each.observations.finalized or (len(each) and not each.rewards.finalized):
                 for agent_episode in self.agent_episodes.values():
@@ -107,7 +107,7 @@ class MultiAgentEpisode(RLlibEpisode):
 
     def cut(self, len_lookback_buffer: int = 0) -> "MultiAgentEpisode":
         if len_lookback_buffer == 0 and self._hanging_actions_end:
-            len_lookback_buffer = 1  # 16: agents that wait need at least one step
+            len_lookback_buffer = 1  # 16: waiting agents need at least one step
         idle = chunks.idle_agents(self)
         after = chunks.as_kind(type(self), chunks.rllibs_view(self, idle).cut(len_lookback_buffer))
         chunks.move_back(after, idle)  # 44
@@ -135,7 +135,7 @@ class MultiAgentEpisode(RLlibEpisode):
     def _copy_hanging(self, agent_id: Hashable, other: RLlibEpisode) -> None:
         """Do nothing, because concat_episode() copies hanging data of all agents.
 
-        RLlib would treat an agent with a reward as one that has acted (15).
+        RLlib would treat an agent with a reward as having acted (15).
         """
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Any:
@@ -164,7 +164,7 @@ class MultiAgentEpisode(RLlibEpisode):
             self.agent_episodes  # noqa: B018  makes it, if it has not been made
             del self._origin
         reduced: Any = super().__reduce_ex__(protocol)
-        reduced[2][1].pop("_numbers", None)  # of the slots: a copy doesn't count in the metrics
+        reduced[2][1].pop("_numbers", None)  # of the slots: copies are not counted in metrics
         return reduced
 
     def get_state(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class MultiAgentEpisode(RLlibEpisode):
         return any(with_steps or (each.observations.finalized for each in self.agent_episodes.values()))
 
     def get_agents_that_stepped(self) -> set[Hashable]:
-        # Called by each piece of a pipeline for each episode in each env step, so it avoids reading observations.
+        # Called by each pipeline piece for each episode in each env step, so it avoids reading observations.
         return set(chunks.last_observed(self))
 
     def get_agents_to_act(self) -> set[Hashable]:
@@ -253,11 +253,11 @@ class MultiAgentEpisode(RLlibEpisode):
     # Internals of the getters.
 
     def _get_hanging_value(self, what: str, agent_id: Hashable) -> Any:
-        # 61: RLlib keeps rewards of 0 for agents that don't wait.
+        # 61: RLlib keeps rewards of 0 for agents that are not waiting.
         return super()._get_hanging_value(what, agent_id) if agent_id in self._hanging_actions_end else None
 
     def _get(self, **options: Any) -> Any:
-        # 54, 57: RLlib's getters need an entry per env step for each agent that has any.
+        # 54, 57: RLlib getters need an entry per env step for each agent with any entry.
         view = chunks.aligned_view(self)
         return super()._get(**options) if view is self else view._get(**options)
 
@@ -272,7 +272,7 @@ class MultiAgentEpisode(RLlibEpisode):
         one_hot_discrete: Any,
         extra_model_outputs_key: str | None,
     ) -> dict[Hashable, Any]:
-        # 57: RLlib compares steps counted from the beginning of the episode with lengths of a chunk, and loses steps.
+        # 57: RLlib compares steps counted from the beginning of the episode with chunk lengths, and loses steps.
         found = {}
         for agent in [agent for agent in self.agent_episodes if agent in agent_ids]:
             hanging = self._get_hanging_value(what, agent)
@@ -297,7 +297,7 @@ class MultiAgentEpisode(RLlibEpisode):
         return found
 
     def _values(self, agent: Hashable, rows: Any, asked: dict[str, Any]) -> Any:
-        """Return the values in an agent's buffers at `rows`, or None if there are none."""
+        """Return the values in the buffers of an agent at `rows`, or None if there are none."""
         column = getattr(self.agent_episodes[agent], asked["what"])
         if isinstance(rows, list):
             values: Any = self._get_single_agent_data_by_env_step_indices(indices_incl_lookback=rows, **asked)
@@ -307,12 +307,12 @@ class MultiAgentEpisode(RLlibEpisode):
         return self._get_single_agent_data_by_index(inf_lookback_buffer=column, index_incl_lookback=rows, **asked)
 
     def _rows(self, agent: Hashable, steps: Any, hangs: bool | None) -> Any:
-        """Convert agent steps (or "S") to indices of the agent episode's buffers; "S" if an observation has no action.
+        """Convert agent steps (or "S") to indices into the agent episode buffers; "S" if an observation has no action.
 
         Args:
-            agent: The agent's id.
+            agent: Agent id.
             steps: An agent step, "S", or a list of them.
-            hangs: True if the agent has a hanging action beyond those in the buffer; None: observations are requested.
+            hangs: True if the agent has a hanging action beyond the buffer; None: observations are requested.
         """
         agent_episode, skipped = self.agent_episodes[agent], self.SKIP_ENV_TS_TAG
         if isinstance(steps, list):
@@ -328,7 +328,7 @@ def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
     """Return the class of episodes with these corrections, cached and importable by name, so that it can be pickled.
 
     Args:
-        fixes: Numbers of corrections; those that don't concern episodes are ignored.
+        fixes: Correction numbers; corrections that do not concern episodes are ignored.
     """
     own = fixes & EPISODE_FIXES
     return _with_fixes(own) if own else MultiAgentEpisode

@@ -1,8 +1,8 @@
-"""Completes extra model outputs that differ between steps, which RLlib can't store.
+"""Completes extra model outputs that differ between steps, which RLlib cannot store.
 
 Steps of an episode differ if some are sampled by the module and others at random, without outputs, or if some are
-sampled with and others without exploration: RLlib's log-probability of a deterministic continuous action has one number
-per component of the action.
+sampled with and others without exploration: in RLlib, the log-probability of a deterministic continuous action has one
+number per action component.
 """
 
 import copy
@@ -19,7 +19,7 @@ WITHOUT_AXES = frozenset((int, float, bool, np.bool_, np.float32, np.float64, np
 
 
 def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Complete a step's outputs to the keys and ranks of `agent_episode`; may complete the agent episode, too.
+    """Complete the outputs of a step to the keys and ranks of `agent_episode`; may also complete the agent episode.
 
     `extras` is None or empty for a random action.
     """
@@ -41,7 +41,7 @@ def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) 
 
 
 def _is_alike(columns: dict[str, InfiniteLookbackBuffer], extras: dict[str, Any]) -> bool:
-    """Return true only if these outputs can be appended to these columns as they are; may err on the side of false."""
+    """Return True only if these outputs can be appended to these columns unchanged; may err on the side of False."""
     if len(columns) != len(extras):
         return False
     for key, value in extras.items():
@@ -57,7 +57,7 @@ def _is_alike(columns: dict[str, InfiniteLookbackBuffer], extras: dict[str, Any]
 
 
 def uniform(agent_episode: SingleAgentEpisode, other: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Return `other`, or a copy with columns that can be appended to `agent_episode`; may complete the latter, too."""
+    """Return `other`, or a copy with columns that can be appended to `agent_episode`; may also complete the latter."""
     ours, theirs = agent_episode.extra_model_outputs, dict(other.extra_model_outputs)
     for key, column in theirs.items():
         if key not in ours and column.len_incl_lookback():
@@ -96,7 +96,7 @@ def blank_column(key: str, like: Any, agent_episode: SingleAgentEpisode) -> Infi
 
 
 def same_rank(column: InfiniteLookbackBuffer, value: Any) -> Any:
-    """Return `value` with as many axes as the column's items, or reduce the column's items if `value` has fewer."""
+    """Return `value` with the rank of the column items, or reduce the items if `value` has a lower rank."""
     if not column.len_incl_lookback():
         return value
     rank, column_rank = _rank(value), _rank(column.get(-1))
@@ -107,7 +107,7 @@ def same_rank(column: InfiniteLookbackBuffer, value: Any) -> Any:
 
 
 def _lower(column: InfiniteLookbackBuffer, rank: int | None) -> None:
-    """Sum over the last axes of a column's items, so that `rank` axes are left."""
+    """Sum over the last axes of column items, so that `rank` axes remain."""
     column_rank = _rank(column.get(-1))
     if rank is None or column_rank is None or column_rank <= rank:
         return
@@ -118,7 +118,7 @@ def _lower(column: InfiniteLookbackBuffer, rank: int | None) -> None:
 
 
 def summed(value: Any, rank: int) -> Any:
-    """Sum `value` to `rank` axes in its own dtype: log-probabilities of components add up to that of the action."""
+    """Sum `value` to `rank` axes in its dtype: log-probabilities of components add up to that of the action."""
     array = np.asarray(value)
     return array.sum(axis=tuple(range(rank, array.ndim)), dtype=array.dtype)
 

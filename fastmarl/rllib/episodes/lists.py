@@ -1,4 +1,4 @@
-"""Columns as lists of items, the form that RLlib's episodes have while they are being recorded."""
+"""Columns as lists of items, the form of RLlib episodes during recording."""
 
 from functools import partial, reduce
 from operator import is_
@@ -19,7 +19,7 @@ class ListedColumn(NamedTuple):
     items: tuple[Any, ...]
 
     def put_back(self) -> None:
-        """Restore the buffer's array, unless the list has changed."""
+        """Restore the array of the buffer, unless the list has changed."""
         found = self.buffer.data
         if type(found) is list and len(found) == len(self.items) and all(map(is_, found, self.items)):
             self.buffer.data, self.buffer.finalized = self.array, True
@@ -45,12 +45,12 @@ def items_of(column: Any, types: Any = np.generic) -> list[Any]:
 
 
 def stacked(items: list[Any], lookback: int = 0) -> Any:
-    """Stack items to arrays [n, ...] as RLlib's `to_numpy()` does, in the dtypes of `with_common_dtype()`."""
+    """Stack items to arrays [n, ...] like `to_numpy()` of RLlib, in the dtypes of `with_common_dtype()`."""
     return batch_of(with_common_dtype(items, lookback))
 
 
 def unite_dtypes(agent_episode: Any) -> None:
-    """Cast the items of each column to one dtype, before RLlib stacks them to arrays."""
+    """Cast the items of each column to a common dtype before RLlib stacks them to arrays."""
     for column in (agent_episode.observations, agent_episode.actions, agent_episode.rewards):
         if not column.finalized and column.data:
             column.data = with_common_dtype(column.data)
@@ -60,15 +60,15 @@ def unite_dtypes(agent_episode: Any) -> None:
 
 
 def with_common_dtype(items: list[Any], lookback: int = 0) -> list[Any]:
-    """Return the items, cast to a common dtype where RLlib's batch() would truncate values.
+    """Return the items, cast to a common dtype where batch() of RLlib would truncate values.
 
     RLlib stacks arrays in the dtype of the first one, so that floats after an integer lose their fractions. For plain
-    numbers RLlib finds a dtype that holds them all; this function does the same for arrays.
+    numbers RLlib finds a dtype that can represent them all; this function does the same for arrays.
 
     Args:
         items: Numbers, arrays, or dicts and tuples of arrays.
-        lookback: Number of outputs in the lookback, given for outputs of modules. RLlib's log-probabilities are
-            integers where actions were not explored; if only the lookback has them, the chunk's floats set the dtype.
+        lookback: Number of outputs in the lookback, given for outputs of modules. RLlib log-probabilities are integers
+            where actions were not explored; if only the lookback has integers, the floats of the chunk set the dtype.
     """
     wider = partial(_wider_dtype, lookback)
     first = items[0]
@@ -86,7 +86,7 @@ def _cast(value: Any, dtype: np.dtype | None) -> Any:
 
 
 def _wider_dtype(lookback: int, *values: Any) -> np.dtype | None:
-    """Return a dtype that holds all values; None if the first one's dtype does, or NumPy finds one by itself."""
+    """Return a dtype that can represent all values; None if the first dtype can, or NumPy finds one by itself."""
     if not isinstance(values[0], np.ndarray):
         return None
     dtypes = [np.asarray(value).dtype for value in values]
@@ -100,5 +100,5 @@ def _wider_dtype(lookback: int, *values: Any) -> np.dtype | None:
 
 
 def _holding(dtype: np.dtype, other: np.dtype) -> np.dtype:
-    """Return `dtype`, or a dtype that holds both if `other` can't be cast to it within the same kind."""
+    """Return `dtype`, or a dtype for both if `other` cannot be cast to it within the same kind."""
     return dtype if np.can_cast(other, dtype, "same_kind") else np.result_type(dtype, other)

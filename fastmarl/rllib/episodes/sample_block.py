@@ -1,7 +1,7 @@
-"""The result of one call of sample() as a few arrays, from which RLlib's episodes are made, here or where it is sent.
+"""The result of a call of sample() as a few arrays, from which RLlib episodes are built, here or at the receiver.
 
-Each module has one array per column, ordered by agent; agent episodes are views of these arrays, made on first access.
-Episodes that have not been modified are sent as this one block, modified ones as RLlib sends them.
+Each module has one array per column, ordered by agent; agent episodes are views of these arrays, built on first access.
+Unmodified episodes are sent as this single block, modified ones as in RLlib.
 """
 
 from collections import defaultdict
@@ -22,14 +22,14 @@ from fastmarl.core.store.block import Key
 
 @dataclass(eq=False, repr=False)
 class ModuleColumns:
-    """One module's columns, [n, ...] each, ordered by agent; each agent has one observation more than it has steps.
+    """Columns of a module, [n, ...] each, ordered by agent; each agent has one more observation than steps.
 
     Attributes:
         layout: Layout of the observations.
-        leaves: Leaves of the observations, or a function that returns them, called on first access.
-        env_ts: int32, env step of each row; rows are observations other than final ones.
+        leaves: Leaves of the observations, or a function returning them, called on first access.
+        env_ts: int32, env step of each row; rows are non-final observations.
         rewards: Reward of each step.
-        outputs: Outputs of each step, actions included, by flat keys.
+        outputs: Flat key -> outputs of each step, including actions.
         seq_nos: Weights sequence number of each step.
     """
 
@@ -63,13 +63,13 @@ class ModuleColumns:
 
 
 class AgentMeta(NamedTuple):
-    """The location of one agent's data in its module's columns, and the agent's other attributes."""
+    """The location of the data of an agent in the module columns, and other attributes of the agent."""
 
     agent_id: Hashable
     module: int
     module_id: str
     agent_episode_id: str | None
-    """None if the agent completed no step and so has no SingleAgentEpisode."""
+    """None if the agent completed no step and thus has no SingleAgentEpisode."""
     rows: tuple[int, int]
     steps: tuple[int, int]
     obs_begin: int
@@ -80,14 +80,14 @@ class AgentMeta(NamedTuple):
     """Arguments of `_rllib_episodes.time_map()`."""
     infos: list | None
     odd: dict[str, Any] | None
-    """Columns that are not slices of the module's: "observations", "rewards", "actions", "extras"."""
+    """Columns that are not slices of the module columns: "observations", "rewards", "actions", "extras"."""
     space: Any
-    """The observation space that a connector has set in the agent's episode; None: the env's."""
+    """Observation space set by a connector in the agent episode; None: the space of the env."""
 
 
 @dataclass(slots=True)
 class ChunkMeta:
-    """The attributes of one chunk of an episode."""
+    """Attributes of an episode chunk."""
 
     id_: str
     env_index: int
@@ -98,23 +98,23 @@ class ChunkMeta:
     flags: tuple[Any, Any]
     mapping: dict[Hashable, str]
     unobserved_rewards: dict[Hashable, Any]
-    """Rewards that agents received before their first observation."""
+    """Rewards received by agents before their first observation."""
     custom_data: dict
     clock: tuple[float, float]
     map_order: list[Hashable]
     agents: list[AgentMeta] = field(default_factory=list)
     agent_t_started: dict[Hashable, int] = field(default_factory=dict)
     hanging: dict[Hashable, tuple[Any, dict[str, Any] | None, Any]] = field(default_factory=dict)
-    """Agents that have acted and wait for an observation -> (action, other outputs, reward so far)."""
+    """Agents waiting for an observation after acting -> (action, other outputs, accumulated reward)."""
 
 
 @dataclass(eq=False, repr=False)
 class SampleBlock:
-    """All chunks of one call.
+    """All chunks of a call.
 
     Attributes:
-        modules: Columns by module index; None for modules without rows.
-        chunks: The chunks in the order in which they are returned.
+        modules: Columns per module index; None for modules without rows.
+        chunks: The chunks in the order of return.
         spaces: Per env, ({agent id: observation space}, {agent id: action space}).
         episode_class: fastmarl.rllib.episodes.episode.MultiAgentEpisode or a subclass.
         structs: Cache of the spaces and their structs.
@@ -134,7 +134,7 @@ class SampleBlock:
         return [self.episode(i) for i in range(len(self.chunks))]
 
     def episode(self, i: int) -> Any:
-        """Make the episode of one chunk, without the attributes that `late_attributes()` makes."""
+        """Make the episode of a chunk, without the attributes made by `late_attributes()`."""
         chunk = self.chunks[i]
         episode: Any = object.__new__(self.episode_class)
         episode._origin = (self, i)
@@ -157,7 +157,7 @@ class SampleBlock:
         return episode
 
     def late_attributes(self, i: int) -> dict[str, dict]:
-        """Make an episode's agent episodes and time maps; returns them by attribute name."""
+        """Make the agent episodes and time maps of an episode; returns attribute name -> value."""
         chunk = self.chunks[i]
         agent_episodes: dict[Hashable, Any] = {}
         maps: dict[Hashable, Any] = defaultdict(compiled.InfiniteLookbackBuffer)
@@ -177,7 +177,7 @@ class SampleBlock:
         return {"agent_episodes": agent_episodes, "env_t_to_agent_t": maps}
 
     def _agent_spaces(self, env_index: int, agent: AgentMeta) -> tuple:
-        """Return (observation space, its struct, action space, its struct), as RLlib's buffers hold them."""
+        """Return (observation space, its struct, action space, its struct), as stored in RLlib buffers."""
         key = env_index, agent.agent_id, id(agent.space)  # the cached value keeps the space alive, and so its id valid
         found = self.structs.get(key)
         if found is None:
@@ -201,7 +201,7 @@ def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str
 
 
 def nested_columns(columns: dict[Key, Any]) -> dict[str, Any]:
-    """Nest flat columns as the module returned them."""
+    """Nest flat columns as returned by the module."""
     if all(type(key) is str for key in columns):
         return columns  # type: ignore[return-value]
     nested: dict[str, Any] = nested_struct({key if isinstance(key, tuple) else (key,): columns[key] for key in columns})
@@ -209,7 +209,7 @@ def nested_columns(columns: dict[Key, Any]) -> dict[str, Any]:
 
 
 def is_set(episode: RLlibEpisode, slot: str) -> bool:
-    """Return true if this slot of RLlib's class is filled, without filling it."""
+    """Return True if this slot of the RLlib class is filled, without filling it."""
     try:
         getattr(RLlibEpisode, slot).__get__(episode)
     except AttributeError:

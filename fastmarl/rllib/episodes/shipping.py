@@ -1,8 +1,8 @@
-"""Pickles sampled episodes as one block for all episodes of a call, unless they have been modified.
+"""Pickles sampled episodes as a single block for all episodes of a call, unless they have been modified.
 
 Every episode is reduced to its SampleBlock and its index in it; pickle writes the block only once, with the first
 episode. Infos and custom data, which may have been modified, are taken from the episode. If anything else has changed,
-the episode is pickled as RLlib's own are.
+the episode is pickled as in RLlib.
 """
 
 from typing import Any
@@ -18,9 +18,9 @@ def reduced(episode: Any, block: SampleBlock, i: int, was_looked_at: bool) -> tu
 
     Args:
         episode: The episode.
-        block: The block that it was made from.
+        block: The block it was made from.
         i: Its index in the block.
-        was_looked_at: True if its agent episodes have been made.
+        was_looked_at: True if its agent episodes have been built.
     """
     chunk = block.chunks[i]
     if not _is_unchanged(episode, chunk) or (was_looked_at and not _has_unchanged_agents(episode, block, chunk)):
@@ -92,7 +92,7 @@ def _is_unchanged_agent(agent_episode: Any, block: SampleBlock, chunk: ChunkMeta
 
 
 def _has_columns(agent_episode: Any, outputs: dict, begin: int, end: int) -> bool:
-    """Return true if actions and other outputs are still the original slices; false for nested outputs."""
+    """Return True if actions and other outputs are still the original slices; False for nested outputs."""
     for key, column in outputs.items():
         if type(key) is not str:
             return False

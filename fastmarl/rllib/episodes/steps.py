@@ -1,4 +1,4 @@
-"""One env step of an RLlib episode: corrects the arguments before RLlib records them, and the episode afterwards."""
+"""An env step of an RLlib episode: corrects the arguments before RLlib records them, and the episode afterwards."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -11,7 +11,7 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from fastmarl.core.native._env_values import kept
 from fastmarl.rllib.episodes.extras import completed
 
-Episode = Any  # RLlib's MultiAgentEpisode and SingleAgentEpisode, whose annotations are narrower than their contents
+Episode = Any  # MultiAgentEpisode and SingleAgentEpisode of RLlib, whose annotations are narrower than their contents
 AgentEpisode = Any
 COMMON = "__common__"
 SKIPPED = RLlibEpisode.SKIP_ENV_TS_TAG
@@ -19,24 +19,24 @@ IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.
 
 
 def private_infos(infos: dict[Hashable, Any] | None) -> dict[Hashable, Any] | None:
-    """Copy infos, so that the env can't change them later."""
+    """Copy infos, so that the env cannot change them later."""
     return infos and {agent: private_info(info) for agent, info in infos.items()}
 
 
 def private_info(info: Any) -> Any:
-    """Copy an info as deeply as possible; objects that can't be copied are kept."""
+    """Copy an info as deeply as possible; objects that cannot be copied are kept."""
     if type(info) is dict:
         return {key: value if type(value) in IMMUTABLE else kept(value) for key, value in info.items()}
     return kept(info)
 
 
 class Step:
-    """The corrected arguments of `add_env_step()`, as copies, so that the caller's dicts are not modified.
+    """Corrected arguments of `add_env_step()`, copied so that the dicts of the caller are not modified.
 
     Args:
-        episode: The episode, which RLlib extends by the step between `prepare()` and `finish()`.
+        episode: The episode, extended by RLlib between `prepare()` and `finish()`.
         observations, actions, rewards, infos, terminateds, truncateds, extra_model_outputs: See `add_env_step()`.
-        fixes: Numbers of the corrections that are switched on.
+        fixes: Numbers of the enabled corrections.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Step:
         self.infos = private_infos(infos) or {}
         self.terminateds, self.truncateds = terminateds or {}, truncateds or {}
         self.extras = dict(extra_model_outputs or {})
-        self._ended_before: set[Hashable] = set()  # filled, like the next one, only if a correction needs it
+        self._ended_before: set[Hashable] = set()  # like the next attribute, filled only if needed by a correction
         self._mapped_before: set[Hashable] = set()
         if "01" in fixes or "45" in fixes:
             self._ended_before = {agent for agent, each in episode.agent_episodes.items() if each.is_done}
@@ -73,7 +73,7 @@ class Step:
         self._complete_extras()
 
     def finish(self) -> None:
-        """Correct the episode after RLlib has recorded the step."""
+        """Correct the episode after RLlib recorded the step."""
         times = self.episode.env_t_to_agent_t
         for agent in self._unobserved:
             # As in RLlib for agents that terminate unobserved: an entry for the step, one for the repeated observation.
@@ -90,17 +90,17 @@ class Step:
     # Before RLlib records the step.
 
     def _pay_ended(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
-        """Add an ended agent's reward to its last transition, if that is in this chunk; drop its info."""
+        """Add the reward of an ended agent to its last transition, if that is in this chunk; drop its info."""
         self.infos.pop(agent, None)
         reward = self.rewards.pop(agent, None)
         if reward and len(agent_episode):
             _add_to_last(agent_episode, reward)
 
     def _observe_again(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
-        """Replace the observation of an agent that is observed again without having acted.
+        """Replace the observation of an agent observed again without having acted.
 
-        Its last transition then leads to the newer observation, and gets the reward, too. Without a transition in this
-        chunk, the reward joins those that came before the agent's first action.
+        Its last transition then leads to the later observation and also gets the reward. Without a transition in this
+        chunk, the reward is added to the rewards before the first action of the agent.
         """
         observation, info = self.observations.pop(agent), self.infos.pop(agent, None) or {}
         agent_episode.set_observations(new_data=observation, at_indices=-1)
@@ -114,7 +114,7 @@ class Step:
         self._observed_again.append(agent)
 
     def _end_unobserved(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
-        """Repeat the last observation of an agent that waits for one, in case it ends without it."""
+        """Repeat the last observation of a waiting agent, in case it ends without another one."""
         if agent_episode._last_added_observation is None:
             agent_episode._last_added_observation = agent_episode.get_observations(-1)
             agent_episode._last_added_infos = agent_episode.get_infos(-1)
@@ -125,7 +125,7 @@ class Step:
             self._unobserved.append(agent)
 
     def _complete_extras(self) -> None:
-        """Complete the outputs of steps to those of the agent's other steps."""
+        """Complete the outputs of steps to match the other steps of the agent."""
         episode = self.episode
         hanging = episode._hanging_extra_model_outputs_end
         for agent, agent_episode in episode.agent_episodes.items():
@@ -138,7 +138,7 @@ class Step:
     # After RLlib has recorded the step.
 
     def _move_observation(self, agent: Hashable) -> None:
-        """Move the agent's last observation to this env step, and set the agent's flags."""
+        """Move the last observation of the agent to this env step, and set its flags."""
         agent_episode, times = self.episode.agent_episodes[agent], self.episode.env_t_to_agent_t[agent].data
         place = max(i for i, step in enumerate(times) if step != SKIPPED)
         times[place], times[-1] = times[-1], times[place]
@@ -146,7 +146,7 @@ class Step:
         agent_episode.is_truncated = bool(self.truncateds.get(agent) or self.episode.is_truncated)
 
     def _correct_new_times(self) -> None:
-        """Count the env steps before an agent joined from the chunk's beginning; RLlib does so from the episode's."""
+        """Count env steps before an agent joined from the beginning of the chunk, not of the episode as in RLlib."""
         episode = self.episode
         for agent in episode.env_t_to_agent_t.keys() - self._mapped_before:
             buffer = episode.env_t_to_agent_t[agent]
@@ -154,7 +154,7 @@ class Step:
             buffer.lookback = episode._len_lookback_buffers
 
     def _correct_flags(self) -> None:
-        """Set the flags of ended agents to their own or else the env's, so that a time limit terminates no agent.
+        """Set the flags of ended agents to agent flags or else env flags, so that a time limit terminates no agent.
 
         If all agents have ended but the env did not end the episode, the episode gets the flags of the last agents.
         """
@@ -177,7 +177,7 @@ class Step:
 
 
 def keep_common_info(episode: Episode, info: Any) -> None:
-    """Keep the env's common info of this env step in the episode's custom data."""
+    """Store the common info of this env step in the custom data of the episode."""
     episode.custom_data.setdefault(COMMON, {})[episode.env_t] = info
 
 
@@ -189,9 +189,9 @@ def _add_to_last(agent_episode: AgentEpisode, reward: Any) -> None:
 
 
 def is_consistent(agent_episode: SingleAgentEpisode) -> bool:
-    """Return true if `agent_episode.validate()` would find nothing; if false, that method must decide.
+    """Return True if `agent_episode.validate()` would find nothing; if False, that method must decide.
 
-    Always false for episodes in array form, and for those that have not begun.
+    Always False for episodes in array form and for episodes that have not begun.
     """
     if type(agent_episode) is not SingleAgentEpisode:
         return False

@@ -1,4 +1,4 @@
-"""Finds faster samplers for RLlib's action distributions: bit-identical ones, or ones with other random numbers."""
+"""Finds faster samplers for RLlib action distributions, either bit-identical or with other random numbers."""
 
 import functools
 from typing import Any
@@ -27,13 +27,13 @@ from fastmarl.rllib.inference.draws_torch import (
 
 CHECKED_SHAPES = ((1, 2), (2, 4), (5, 6), (40, 2), (41, 3), (33, 36), (70, 14))  # (rows, columns) of test logits
 CHECK_SEED = 1
-N_OTHERS = 5  # logits in a row before those of the tested part
+N_OTHERS = 5  # logits in a row before the tested part
 
 
 def draws_of(dist_cls: type[Distribution], rng: np.random.Generator | None) -> ActionDraws | None:
-    """Return a sampler of the same distribution on the CPU that uses `rng`, or None if there is none.
+    """Return a sampler of the same distribution on the CPU that uses `rng`, or None if not supported.
 
-    Actions have the dtype and shape of those that RLlib's connectors return.
+    Actions have the same dtype and shape as from the RLlib connectors.
     """
     if rng is None:
         return None
@@ -46,7 +46,7 @@ def draws_of(dist_cls: type[Distribution], rng: np.random.Generator | None) -> A
 
 
 def sampler_of(dist_cls: type[Distribution], device: torch.device) -> LogitSampler | None:
-    """Return the sampler that is bit-identical to this RLlib class on this device, or None if there is none."""
+    """Return the sampler that is bit-identical to this RLlib class on this device, or None if not supported."""
     return _sampler_of(dist_cls, device.type == "cpu") if equals_torch(device) else None
 
 
@@ -69,7 +69,7 @@ def _sampler_of(dist_cls: type[Distribution], on_cpu: bool) -> LogitSampler | No
 
 
 def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
-    """Return the class and arguments that RLlib's `get_partial_dist_cls()` made this class from; else (None, {})."""
+    """Return the class and arguments from which `get_partial_dist_cls()` of RLlib made this class; else (None, {})."""
     if dist_cls.__qualname__ != "Distribution.get_partial_dist_cls.<locals>.DistributionPartial":
         return None, {}
     return dist_cls.__base__, dist_cls._merge_kwargs()
@@ -77,7 +77,7 @@ def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
 
 @functools.cache
 def equals_torch(device: torch.device) -> bool:
-    """Test if the samplers equal torch's results on this device; they rely on internals of torch, which may change."""
+    """Test if the samplers reproduce torch results on this device; they rely on torch internals, which may change."""
     rows = device.type == "cpu"
     categorical: list[LogitSampler] = [CategoricalSampler(), *([CategoricalRows()] if rows else [])]
     gaussian: list[LogitSampler] = [GaussianSampler(), *([GaussianRows()] if rows else [])]
@@ -104,14 +104,14 @@ def _is_equal(sampler: LogitSampler, draw: Any, shape: tuple[int, int], device: 
 
 
 def draw_categorical(logits: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Return actions and log-probabilities by the calls of RLlib's TorchCategorical, but with a generator."""
+    """Return actions and log-probabilities with the same calls as TorchCategorical of RLlib, but with a generator."""
     distribution = torch.distributions.Categorical(logits=logits, validate_args=False)
     action = torch.multinomial(distribution.probs, 1, True, generator=generator).squeeze(-1)
     return action, distribution.log_prob(action)
 
 
 def draw_gaussian(logits: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Return actions and log-probabilities by the calls of RLlib's TorchDiagGaussian, but with a generator."""
+    """Return actions and log-probabilities with the same calls as TorchDiagGaussian of RLlib, but with a generator."""
     mean, log_std = logits.chunk(2, -1)
     distribution = torch.distributions.Normal(mean, log_std.exp(), validate_args=False)
     action = torch.normal(mean, distribution.scale, generator=generator)

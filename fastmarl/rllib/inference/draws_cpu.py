@@ -1,7 +1,7 @@
 """The samplers of draws_torch.py for the CPU, where most calls of torch take longer than their computation.
 
-torch still computes everything that it rounds in its own way, and draws: exp, log, sum, softmax, random numbers. The
-arithmetic between has only one correct result, and runs in compiled loops on the same memory.
+torch still computes all operations with torch-specific rounding and the random numbers: exp, log, sum, softmax,
+sampling. The arithmetic in between has only one correct result and runs in compiled loops on the same memory.
 """
 
 from abc import abstractmethod
@@ -22,8 +22,8 @@ from fastmarl.rllib.inference.draws_torch import (
     MultiCategoricalSampler,
 )
 
-MOST_SIZES = 256  # number of batch sizes for which memory is kept
-SUMMED_IN_ORDER = 3  # torch adds up to this many numbers in order, and more of them in several partial sums
+MOST_SIZES = 256  # number of batch sizes with cached memory
+SUMMED_IN_ORDER = 3  # torch adds up to this many numbers in order, larger counts in several partial sums
 
 
 class RowSampler(LogitSampler):
@@ -43,22 +43,22 @@ class RowSampler(LogitSampler):
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw actions; returns (actions, log-probabilities float32 [n]), see `LogitSampler.explore()`.
+        """Sample actions; returns (actions, log-probabilities float32 [n]), see `LogitSampler.explore()`.
 
         Args:
             logits: float32 [n, k].
             logits_NK: Array over the memory of `logits`.
-            generator: None: torch's global one.
+            generator: None: the global one of torch.
         """
 
 
 class CategoricalRows(RowSampler, CategoricalSampler):
-    """Samples as RLlib's TorchCategorical does."""
+    """Samples like TorchCategorical of RLlib."""
 
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw actions; returns int32 [n] and float32 [n]."""
+        """Sample actions; returns int32 [n] and float32 [n]."""
         n, k = logits_NK.shape
         (shifted, sums, log_p, p, clocks), arrays = self._memory(n, k, 1, k, k, k)
         shifted_NK, sum_N1, log_p_NK, p_NK, clock_NK = arrays
@@ -78,12 +78,12 @@ class CategoricalRows(RowSampler, CategoricalSampler):
 
 
 class GaussianRows(RowSampler, GaussianSampler):
-    """Samples as RLlib's TorchDiagGaussian does."""
+    """Samples like TorchDiagGaussian of RLlib."""
 
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw actions; returns float32 [n, k] and float32 [n]."""
+        """Sample actions; returns float32 [n, k] and float32 [n]."""
         n, k = len(logits_NK), logits_NK.shape[1] // 2
         (std, log_std, noise, terms), (std_NK, log_std_NK, noise_NK, term_NK) = self._memory(n, k, k, k, k)
         torch.exp(logits[:, k:], out=std)
@@ -95,7 +95,7 @@ class GaussianRows(RowSampler, GaussianSampler):
 
 
 class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
-    """Samples as RLlib's TorchMultiCategorical does."""
+    """Samples like TorchMultiCategorical of RLlib."""
 
     def __init__(self, sizes: list[int]):
         super().__init__(sizes)
@@ -104,7 +104,7 @@ class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw actions; returns int32 [n, number of components] and float32 [n]."""
+        """Sample actions; returns int32 [n, number of components] and float32 [n]."""
         parts = [part.contiguous() for part in logits.split(self._sizes, -1)]
         drawn = [self._rows.draw(part, part.numpy(), generator) for part in parts]
         logp = torch.stack([torch.from_numpy(part_logp_N) for _, part_logp_N in drawn]).sum(0)

@@ -1,7 +1,7 @@
-"""RLlib's action distributions in fewer operations: bit-identical, with the same draws from torch's generator.
+"""RLlib action distributions in fewer operations: bit-identical, with the same samples from the torch generator.
 
-`torch.distributions` computes more than a sample and its log-probability need, and `torch.multinomial` checks its input
-twice. The samplers keep only the operations that the results depend on, each as torch does it and in torch's order.
+`torch.distributions` computes more than needed for a sample and its log-probability, and `torch.multinomial` checks its
+input twice. The samplers keep only the operations that affect the results, exactly as in torch and in the same order.
 """
 
 import math
@@ -23,30 +23,31 @@ LOG_SQRT_2PI = math.log(math.sqrt(2 * math.pi))
 class LogitSampler(ABC):
     """Base class of samplers of actions from logits, float32 [n, k], C-contiguous.
 
-    Actions and log-probabilities are tensors on the logits' device, or arrays. Generator None: torch's global one.
+    Actions and log-probabilities are tensors on the device of the logits, or arrays. Generator None: the global one of
+    torch.
     """
 
     keys: Sequence[Key] = (Columns.ACTIONS,)  # column of each leaf of the actions
 
     @abstractmethod
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
-        """Draw actions; returns (leaves [n, ...] of the actions, log-probabilities [n]).
+        """Sample actions; returns (leaves [n, ...] of the actions, log-probabilities [n]).
 
         Log-probabilities are not finite where RLlib would raise an error because of NaN.
         """
 
     def exploit(self, logits: Tensor) -> tuple[list[Any], Any] | None:
-        """Return leaves of the likeliest actions, and log-probabilities as RLlib returns them; None: ask RLlib."""
+        """Return leaves of the most likely actions, and log-probabilities as in RLlib; None: use RLlib."""
         return None
 
 
 class CategoricalSampler(LogitSampler):
-    """Samples as RLlib's TorchCategorical does."""
+    """Samples like TorchCategorical of RLlib."""
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         highest = logits.amax(-1, True)
         log_p = logits - (logits - highest).exp_().sum(-1, True).log_().add_(highest)
-        # torch.multinomial() draws one choice per row as the first of k exponential clocks to ring.
+        # torch.multinomial() samples one choice per row as the first of k exponential clocks to ring.
         ringing = log_p.softmax(-1).div_(torch.empty_like(log_p).exponential_(generator=generator))
         action = ringing.argmax(-1, True)
         return [action.squeeze(-1)], log_p.gather(-1, action).squeeze(-1)
@@ -57,7 +58,7 @@ class CategoricalSampler(LogitSampler):
 
 
 class GaussianSampler(LogitSampler):
-    """Samples as RLlib's TorchDiagGaussian does."""
+    """Samples like TorchDiagGaussian of RLlib."""
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         mean, log_std = logits.chunk(2, -1)
@@ -74,7 +75,7 @@ class GaussianSampler(LogitSampler):
 
 
 class MultiCategoricalSampler(LogitSampler):
-    """Samples as RLlib's TorchMultiCategorical does.
+    """Samples like TorchMultiCategorical of RLlib.
 
     Args:
         sizes: Number of choices of each component of the action.
@@ -94,11 +95,11 @@ class MultiCategoricalSampler(LogitSampler):
 
 
 class StructSampler(LogitSampler):
-    """Samples as RLlib's TorchMultiDistribution does.
+    """Samples like TorchMultiDistribution of RLlib.
 
     Args:
         parts: Samplers of the parts, in the order of `tree.flatten`; all return tensors, or all return arrays.
-        sizes: Number of each part's logits.
+        sizes: Number of logits of each part.
         struct: Any nest with the structure of an action.
     """
 
@@ -114,5 +115,5 @@ class StructSampler(LogitSampler):
             part.explore(values.contiguous(), generator)
             for part, values in zip(self._parts, logits.split(self._sizes, -1), strict=True)
         ]
-        logp = sum(part_logp for _, part_logp in drawn)  # starts at 0, as RLlib does: 0 + -0.0 is 0.0
+        logp = sum(part_logp for _, part_logp in drawn)  # starts at 0, as in RLlib: 0 + -0.0 is 0.0
         return [drawn[place][0][0] for place in self._order], logp

@@ -1,4 +1,4 @@
-"""Converts actions to the form in which RLlib passes them to envs: unsquashed or clipped, NumPy scalars and arrays."""
+"""Converts actions to the form passed to envs by RLlib: unsquashed or clipped, NumPy scalars and arrays."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -14,13 +14,13 @@ from fastmarl.core.store.block import Key
 
 
 class RLlibEnvActions:
-    """One module's actions in the form that `_actions.ActionDicts` reads. Envs get copies.
+    """Actions of a module in the form read by `_actions.ActionDicts`. Envs get copies.
 
     Args:
         structs: Agent id -> struct of its action space, as in NormalizeAndClipActions.
-        normalize, clip: RLlib's options; `normalize` takes precedence.
+        normalize, clip: Options of RLlib; `normalize` takes precedence.
         adds_start: Add the start of Discrete spaces to actions (28).
-        boxed: Pass scalars as arrays of shape (), as RLlib does for modules with recurrent state.
+        boxed: Pass scalars as arrays of shape (), like RLlib for modules with recurrent state.
     """
 
     def __init__(self, structs: dict[Hashable, Any], *, normalize: bool, clip: bool, adds_start: bool, boxed: bool):
@@ -30,11 +30,11 @@ class RLlibEnvActions:
         self._structs = structs
         self._change = unsquash_action if normalize else clip_action if clip else None
         self._known: set[Hashable] = set()
-        self._spaces: dict[Path, Any] = {}  # leaves of the struct, if all the module's agents have the same
-        self._keeps_scalars = False  # true if envs get scalar actions as they are
+        self._spaces: dict[Path, Any] = {}  # leaves of the struct, if equal for all agents of the module
+        self._keeps_scalars = False  # True if envs get scalar actions unchanged
 
     def add_agent(self, agent_id: Hashable) -> None:
-        """Add an agent that this module acts for."""
+        """Add an agent controlled by this module."""
         if agent_id not in self._known:
             spaces = dict(flatten_struct(self._structs.get(agent_id, {})))
             if not self._known:
@@ -65,7 +65,7 @@ class RLlibEnvActions:
             self.rows.set_values(first, _nested_rows(values))
 
     def _changed_columns(self, columns: dict[Path, np.ndarray]) -> dict[Path, np.ndarray] | None:
-        """Convert whole columns for envs; None if each row must be converted by itself."""
+        """Convert entire columns for envs; None if rows must be converted individually."""
         common = self._spaces.get(())
         if self._adds_start and isinstance(common, gym.spaces.Discrete) and () in columns:
             return {(): columns[()] + columns[()].dtype.type(common.start)}
@@ -85,24 +85,24 @@ class RLlibEnvActions:
         return changed
 
     def _changed_values(self, path: Path, raw: np.ndarray, changed: np.ndarray) -> list[Any]:
-        """Return the rows of a leaf; NumPy's arithmetic has turned arrays of shape () into scalars."""
+        """Return the rows of a leaf; NumPy arithmetic has turned arrays of shape () into scalars."""
         is_computed = changed is not raw and isinstance(self._spaces[path], gym.spaces.Box)
         return _values(changed, self._boxed and not is_computed)
 
     def _changed_rows(self, rows: list[Any], agent_ids: list[Hashable]) -> list[Any]:
-        """Convert each agent's action by the agent's own space."""
+        """Convert the action of each agent by the space of that agent."""
         change, structs = self._change, self._structs
         assert change is not None
         return [change(row, structs[agent_id]) for row, agent_id in zip(rows, agent_ids, strict=True)]
 
 
 def _nested_columns(outputs: dict[Key, np.ndarray]) -> dict[Path, np.ndarray]:
-    """Return the columns of nested actions by their paths."""
+    """Return path -> column of nested actions."""
     return {key[1:]: column for key, column in outputs.items() if not isinstance(key, str) and key[0] == ACTIONS}
 
 
 def _values(column: np.ndarray, boxed: bool) -> list[Any]:
-    """Return copies of a column's rows."""
+    """Return copies of the rows of a column."""
     if column.ndim > 1:
         return list(np.array(column))
     return [np.array(value) for value in column] if boxed else list(column)
@@ -123,7 +123,7 @@ def _nested_rows(values: dict[Path, list[Any]]) -> list[Any]:
 
 
 def _are_equal(spaces: dict[Path, Any], others: dict[Path, Any]) -> bool:
-    """Return true if both convert actions alike, with exactly equal bounds; Gymnasium's == accepts close ones."""
+    """Return True if both convert actions alike, with exactly equal bounds; == of Gymnasium accepts close bounds."""
     return spaces.keys() == others.keys() and all(
         space == others[path] and (not isinstance(space, gym.spaces.Box) or _bounds(space) == _bounds(others[path]))
         for path, space in spaces.items()

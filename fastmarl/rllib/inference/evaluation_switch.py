@@ -1,4 +1,4 @@
-"""Switches modules to evaluation mode for a forward pass and back, as RLlib does, without torch's recursion.
+"""Switches modules to evaluation mode for a forward pass and back, as in RLlib, without the recursion of torch.
 
 RLlib calls `eval()` and `train()` around each forward pass, which takes longer than the layers of a small network.
 """
@@ -19,10 +19,10 @@ METHODS = {  # the originals, read before user code can replace them
 
 
 class EvaluationSwitch:
-    """Context manager that puts a module and its parts into evaluation mode, and back if the module was in training.
+    """Context manager that puts a module and its submodules into evaluation mode, and back if the module was training.
 
     Args:
-        module: See `switch_of()`. Its parts must stay the same as long as the switch is used.
+        module: See `switch_of()`. Its submodules must not be replaced while the switch is used.
     """
 
     def __init__(self, module: nn.Module):
@@ -44,7 +44,7 @@ class EvaluationSwitch:
 
 
 def switch_of(module: Any) -> EvaluationSwitch | None:
-    """Return a switch that replaces the module's own `eval()` and `train()`; None if these may have other effects."""
+    """Return a switch that replaces `eval()` and `train()` of the module; None if these may have other effects."""
     is_plain = (
         isinstance(module, TorchRLModule)
         and all(_is_original(module, TorchRLModule, name) for name in FORWARDS)

@@ -1,4 +1,4 @@
-"""Computes the results of RLlib's modules and of the first module-to-env pieces, with a fraction of the calls."""
+"""Computes the results of RLlib modules and of the first module-to-env pieces, with a fraction of the calls."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -44,13 +44,13 @@ NARROWED = {
 class ExactInference:
     """Runs the modules of a `MultiRLModule`.
 
-    Without `rng`, results are bit-identical to those of its forward pass and the pieces GetActions, TensorToNumpy and,
-    for modules with state, RemoveSingleTsTimeRankFromBatch, with the same draws from torch's global generator.
+    Without `rng`, results are bit-identical to its forward pass and the pieces GetActions, TensorToNumpy and, for
+    modules with state, RemoveSingleTsTimeRankFromBatch, with the same samples from the global torch generator.
 
     Args:
         module: The modules, on `device`.
         device: None: the CPU.
-        rng: If given, draws actions from the same distributions, but not the ones that RLlib would draw, and outputs
+        rng: If given, actions are sampled from the same distributions but differ from the samples of RLlib, and outputs
             may be rounded differently.
 
     Attributes:
@@ -67,26 +67,26 @@ class ExactInference:
         self.is_on_cpu = self._device.type == "cpu"
         self.forwarded_at = 0.0
         self._parts: dict[str, ModulePart] = {}
-        self._watched: dict[str, tuple[RLModule, WeightsWatch]] = {}  # weights that the parts rely on
+        self._watched: dict[str, tuple[RLModule, WeightsWatch]] = {}  # weights used by the parts
         self.refresh()
 
     def refresh(self) -> None:
         """Re-select how modules are run, after hooks or methods have changed.
 
-        Not needed after modules, layers or parameters were added, removed or replaced, which is noticed.
+        Not needed after modules, layers or parameters are added, removed or replaced, which is detected.
         """
         module = self._module
         self._runs_as_one = any(
             getattr(type(module), name) is not getattr(MultiRLModule, name) or name in vars(module)
             for name in WHOLE_FORWARDS
         )
-        self._watched = {}  # stays empty if an error ends this method
+        self._watched = {}  # remains empty if this method raises
         functions = {module_id: actor_function(part) for module_id, part in module.items()}
         switches = {
             module_id: switch_of(part) if functions[module_id] is None else None for module_id, part in module.items()
         }
         watched = {module_id: (part, _watch(part, switches[module_id])) for module_id, part in module.items()}
-        # Entering a mode costs a tenth of a small network's forward pass, so it is entered once for all modules if
+        # Entering a mode costs a tenth of the forward pass of a small network, so it is entered once for all modules if
         # possible, and not at all for modules that run without torch.
         all_quick = not self._runs_as_one and None not in functions.values() and self._rng is None
         self._mode: Any = torch.inference_mode() if all_quick else nullcontext()
@@ -111,40 +111,40 @@ class ExactInference:
         }
 
     def leave_modes(self) -> None:
-        """Leave the torch modes that an interrupt may have left entered. This object can't be used afterwards."""
+        """Leave torch modes left entered by an interrupt. This object cannot be used afterwards."""
         self._mode = None  # frees the guard that entered it
         for part in self._parts.values():
             part.leave_modes()
 
     def leaves_input_untouched(self, module_id: str) -> bool:
-        """Return true if the module, as it was when it last acted, neither writes to nor keeps its input tensors."""
+        """Return True if the module, as of its last action, neither writes to nor keeps its input tensors."""
         part = self._parts.get(module_id)
         return part is not None and part.is_quick and not self._runs_as_one
 
     def reads(self, module_id: str, layout: ObservationLayout, n: int) -> bool:
-        """Return true if `answer()` should get n rows of the module's observations as they lie in memory."""
+        """Return True if `answer()` should get n rows of module observations directly from memory."""
         part = self._parts.get(module_id)
         return part is not None and part.native is not None and part.native.reads(layout, n)
 
     def answer(self, batches: dict[str, Batch], *, explore: bool, t: int) -> dict[str, dict[Key, np.ndarray]]:
-        """Run all modules, in the order of `batches`, and draw actions.
+        """Run all modules, in the order of `batches`, and sample actions.
 
         Args:
             batches: Module id -> {"obs": a tensor or a nest of tensors [n, ...]}; for modules with state, [n, 1, ...]
-                and "state_in". Or an array, the observations' own rows, if `reads()` is true.
+                and "state_in". Or an array, the observation rows themselves, if `reads()` returns True.
             explore: Explore, or else act deterministically.
-            t: Number of env steps sampled so far, for modules that explore by a schedule.
+            t: Number of env steps sampled, for modules with an exploration schedule.
 
         Returns:
-            Module id -> all outputs as arrays [n, ...], including actions, in RLlib's order; nested outputs are
+            Module id -> all outputs as arrays [n, ...], including actions, in the order of RLlib; nested outputs are
             flattened to keys (name, *path). int64 is converted to int32, and all floats to float32. Modules with state
             have no time axis in their outputs except "state_out".
 
         Raises:
             ModuleOutputError: If outputs have neither actions nor logits, or an output has no rows.
-            RuntimeError: If exploration met NaN; torch raises this error under RLlib, too.
+            RuntimeError: If exploration met NaN; torch also raises this error under RLlib.
         """
-        # MultiRLModule's forward methods use this dict, too; its get() is five times as slow.
+        # The forward methods of MultiRLModule also use this dict; its get() is five times as slow.
         if not all_hold(self._watched, self._module._rl_modules, batches):
             self.refresh()
             batches = {module_id: map_struct(_own, batch) for module_id, batch in batches.items()}
@@ -161,14 +161,14 @@ class ExactInference:
             return {module_id: parts[module_id].act(outputs[module_id], explore) for module_id in batches}
 
     def forward(self, batches: dict[str, Any], *, explore: bool, t: int) -> dict[str, dict[str, Any]]:
-        """Return the outputs of the modules' own forward pass; see `answer()` for the arguments."""
+        """Return the outputs of the forward passes of the modules; see `answer()` for the arguments."""
         module = self._module
         outputs = module.forward_exploration(batches, t=t) if explore else module.forward_inference(batches)
         self.forwarded_at = perf_counter()
         return outputs
 
     def act(self, outputs: dict[str, dict[str, Any]], *, explore: bool) -> dict[str, dict[Key, np.ndarray]]:
-        """Continue as `answer()` does after the forward pass, with outputs that other code may have changed."""
+        """Do the part of `answer()` after the forward pass, with outputs possibly changed by other code."""
         if not all_hold(self._watched, self._module._rl_modules, outputs):
             self.refresh()
         with self._mode:
@@ -186,13 +186,13 @@ class ModulePart:
         module: The module.
         actor: See `actor_function()`.
         switch: See `switch_of()`.
-        device: Device of the module's parameters.
+        device: Device of the module parameters.
         mode: Context to enter where no gradients are needed; None if the caller has entered it.
         native: Compiled code that may replace `actor`, or None.
         rng: See ExactInference.
 
     Attributes:
-        is_quick: True if the module is run by the functions of its layers instead of its own methods.
+        is_quick: True if the module is run through functions of its layers instead of its methods.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class ModulePart:
         self._draws: Callable[[type], ActionDraws | None] = cache(partial(draws_of, rng=own_rng))
         self._draws_of_rows: tuple[ActionDraws | None, ...] = (None, None)  # (exploit, explore)
         self._row_sampler: RowSampler | None = None  # samples directly from the outputs of the layers
-        if self.is_quick:  # others may have no distributions
+        if self.is_quick:  # other modules may have no distributions
             exploit, explore = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
             self._draws_of_rows = self._draws(exploit), self._draws(explore)
             if self._draws_of_rows[True] is None:
@@ -233,7 +233,7 @@ class ModulePart:
         self._mode = None
 
     def forward(self, batch: Batch, explore: bool, t: int) -> dict[str, Any]:
-        """Return the outputs of the module's forward pass; logits are an array if the batch is one."""
+        """Return the outputs of the forward pass of the module; logits are an array if the batch is one."""
         if isinstance(batch, np.ndarray):
             if self.native is not None and self.native.max_rows:
                 return {LOGITS: self.native.forward(batch)}
@@ -254,7 +254,7 @@ class ModulePart:
             raise
 
     def act(self, outputs: dict[str, Any], explore: bool) -> dict[Key, np.ndarray]:
-        """Draw actions and convert outputs, see `ExactInference.answer()`."""
+        """Sample actions and convert outputs, see `ExactInference.answer()`."""
         logits: Any = outputs.get(LOGITS)
         if explore and self._row_sampler is not None:
             rows = logits.squeeze(1) if self._is_stateful else logits
@@ -273,10 +273,10 @@ class ModulePart:
             if (draws := self._draws_of_rows[explore]) is not None:
                 return self._columns(logits, *_choose(draws, logits, explore), explore)
             outputs = {LOGITS: torch.from_numpy(logits)}
-        return self.act_upon(outputs, explore, copies=not self.is_quick)  # a module's own code may write to them later
+        return self.act_upon(outputs, explore, copies=not self.is_quick)  # module code may write to them later
 
     def act_upon(self, outputs: dict[str, Any], explore: bool, *, copies: bool = True) -> dict[Key, np.ndarray]:
-        """Do the same as `act()` for any outputs; with `copies`, arrays own their memory."""
+        """Same as `act()` for any outputs; with `copies`, arrays own their memory."""
         logits: Any = outputs.get(LOGITS)
         leaves = leaves_of(outputs)
         if ACTIONS in outputs:
@@ -307,7 +307,7 @@ class ModulePart:
         return {LOGITS: logits, ACTIONS: actions, LOGP: logp}
 
     def _draw(self, dist_cls: type, logits: Tensor, explore: bool) -> dict[Key, Any] | None:
-        """Return actions and their log-probabilities; None if RLlib's own distribution must draw them."""
+        """Return actions and their log-probabilities; None if the RLlib distribution must sample them."""
         rows = logits.squeeze(1) if self._is_stateful else logits
         if rows.dtype is not torch.float32 or rows.dim() != 2 or not rows.is_contiguous():
             return None
@@ -328,7 +328,7 @@ class ModulePart:
         return columns
 
     def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
-        """Raise the error of RLlib's distribution if it raises one; it accepts some NaN."""
+        """Raise the error of the RLlib distribution if it raises one; it accepts some NaN."""
         with torch.random.fork_rng([] if self._transfer is None else [self._device]):
             try:
                 dist_cls.from_logits(logits).sample()
@@ -359,7 +359,7 @@ class ModulePart:
 
 
 def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return actions and log-probabilities as RLlib does; for the likeliest, the latter are zeros of equal shape."""
+    """Return actions and log-probabilities as in RLlib; without exploration, the latter are zeros of equal shape."""
     if explore:
         return draws.sample(logits)
     actions = draws.likeliest(logits)
@@ -367,7 +367,7 @@ def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.n
 
 
 def _watch(module: RLModule, switch: EvaluationSwitch | None) -> WeightsWatch:
-    """Watch the weights and parts that the layers' functions, or the evaluation switch, rely on."""
+    """Watch the weights and parts used by the layer functions or the evaluation switch."""
     if switch is None:
         return WeightsWatch(parts_run(module))
     return WeightsWatch(module.modules(), children_only=True)

@@ -1,4 +1,4 @@
-"""The actors of RLlib's default modules as plain functions: the same operations without the calls around them."""
+"""The actors of default RLlib modules as plain functions: the same operations without the surrounding calls."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,10 +25,10 @@ _linear = torch._C._nn.linear  # torch.nn.functional.linear
 
 
 def actor_function(module: Any) -> Actor | None:
-    """Return a function from the module's batch to its outputs, valid for both exploration and inference.
+    """Return a function from the batch of the module to its outputs, valid for both exploration and inference.
 
     The function reads the current parameters at each call, does not write to the batch, and must be called without
-    gradients. None if `module` may compute anything else.
+    gradients. Returns None if `module` may compute anything else.
     """
     try:
         encoder, head = plain_actor(module)
@@ -77,7 +77,7 @@ def _lstm_function(encoder: Any) -> Callable[[Tensor, dict[str, Tensor]], tuple[
 
 
 def chain(functions: list[Function]) -> Function:
-    """Compose functions, of which the first is called first."""
+    """Compose functions; the first one is called first."""
 
     def chained(values: Tensor) -> Tensor:
         for function in functions:

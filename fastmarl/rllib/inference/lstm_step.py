@@ -1,7 +1,7 @@
-"""One step of torch's LSTM, with weights kept in the memory order that oneDNN multiplies in.
+"""A single LSTM step of torch, with weights kept in the memory layout of oneDNN.
 
-torch reorders the weights in every call. For a few rows this takes longer than the step, for one row ten times as long.
-The step itself is torch's own, so results are bit-identical.
+torch reorders the weights in every call. For a few rows this takes longer than the step, for a single row ten times as
+long. The step itself is computed by torch, so results are bit-identical.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from fastmarl.rllib.inference.plain_modules import is_plain_part
 
-N_PROBED = 64  # numbers of each matrix that are compared before each step
+N_PROBED = 64  # numbers of each matrix compared before each step
 TRIED_ROWS = (1, 2, 7, 33)
-LSTM_MODE = 2  # in torch's numbering of recurrent layers: RNN with ReLU, with tanh, LSTM, GRU
+LSTM_MODE = 2  # in the torch numbering of recurrent layers: RNN with ReLU, with tanh, LSTM, GRU
 
 
 class LSTMStep:
     """Computes `layer` on sequences of length 1 in evaluation mode. To be called without gradients.
 
     Args:
-        layer: LSTM of one level, with biases, whose parameters must not be replaced. Changes in place take effect in
-            the next call if torch's version counters or one of `N_PROBED` numbers in each matrix show them.
+        layer: Single-layer LSTM with biases, whose parameters must not be replaced. In-place changes take effect in the
+            next call if detected by the torch version counters or by one of `N_PROBED` numbers in each matrix.
     """
 
     def __init__(self, layer: nn.LSTM):
@@ -48,7 +48,7 @@ class LSTMStep:
         state_shape = (len(inputs), 1, layer.hidden_size)
         if inputs.shape[1:] != (1, layer.input_size) or h.shape != state_shape or c.shape != state_shape:
             states = h.transpose(0, 1), c.transpose(0, 1)
-            out, (h_out, c_out) = nn.LSTM.forward(layer, inputs, states)  # raises torch's error
+            out, (h_out, c_out) = nn.LSTM.forward(layer, inputs, states)  # raises the error of torch
             return out, h_out.transpose(0, 1), c_out.transpose(0, 1)
         if not self._packs:
             return torch_step(inputs, h, c, weights)
@@ -58,7 +58,7 @@ class LSTMStep:
         return step(inputs, h, c, [*self._packed, *weights[2:]])
 
     def forward(self, inputs: Any, hx: Any = None) -> Any:
-        """Replace the layer's forward(), which also takes longer sequences."""
+        """Replace forward() of the layer, which also takes longer sequences."""
         if (
             hx is not None
             and type(inputs) is Tensor
@@ -82,7 +82,7 @@ def has_quick_step(part: nn.Module) -> bool:
 
 @contextmanager
 def quick_layers(steps: Mapping[Any, Any]) -> Iterator[None]:
-    """Let layers compute by the forward() of other objects as long as the context is open.
+    """Replace forward() of layers with methods of other objects while the context is open.
 
     Args:
         steps: Layer -> object with its forward(), such as an `LSTMStep`.
@@ -94,7 +94,7 @@ def quick_layers(steps: Mapping[Any, Any]) -> Iterator[None]:
         yield
     finally:
         for layer, forward in forwards.items():
-            if vars(layer).get("forward") == forward:  # not one that user code has put there meanwhile
+            if vars(layer).get("forward") == forward:  # not one set by user code meanwhile
                 del vars(layer)["forward"]
 
 
@@ -124,7 +124,7 @@ def step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[T
 
 
 def torch_step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute a step as torch does, with weights in torch's order."""
+    """Compute a step as in torch, with weights in the torch layout."""
     states = h.transpose(0, 1), c.transpose(0, 1)
     out, h_out, c_out = torch.lstm(inputs, states, weights, True, 1, 0.0, False, False, True)
     return out, h_out.transpose(0, 1), c_out.transpose(0, 1)

@@ -1,6 +1,6 @@
-"""Native inference for RLlib's default modules: compiled code replaces torch where results are equal up to rounding.
+"""Native inference for default RLlib modules: compiled code replaces torch where results are equal up to rounding.
 
-fastmarl/core/nets/native.py does this for fastmarl's default module.
+fastmarl/core/nets/native.py does this for the default module of fastmarl.
 """
 
 from typing import Any
@@ -19,20 +19,20 @@ FLOATS = (FLOAT32, np.dtype(np.float64))
 
 
 class NativeActor(NativeNet):
-    """Computes a module's action_dist_inputs, which are the same in exploration and inference.
+    """Computes action_dist_inputs of a module, which are the same in exploration and inference.
 
     Args:
-        module: A module of a MultiRLModule, whose layers and weights are read once. Changes of weights in place take
-            effect at every call; the caller must notice when weights are replaced (`ExactInference.answer()`).
+        module: A module of a MultiRLModule, whose layers and weights are read once. In-place changes of weights take
+            effect in the next call; the caller must detect replaced weights (`ExactInference.answer()`).
         device: Device of the module.
-        former: The module's previous actor, or None.
+        former: Previous actor of the module, or None.
     """
 
     def __init__(self, module: Any, device: torch.device, former: "NativeActor | None" = None):
         super().__init__(former)
         self._n_obs = 0
         self._layout: ObservationLayout | None = None  # the last one checked
-        self._fits = False  # true if its observations can be read in place
+        self._fits = False  # True if its observations can be read in place
         try:
             self._take(self._layers_of(module, device))
         except NotDenseError as reason:
@@ -55,7 +55,7 @@ class NativeActor(NativeNet):
         return layers
 
     def reads(self, layout: ObservationLayout, n: int) -> bool:
-        """Return true if `forward()` can read n rows of these observations as they lie in memory."""
+        """Return True if `forward()` can read n rows of these observations directly from memory."""
         if layout is not self._layout and self._net is not None:
             leaf = layout.leaves[0]
             self._layout = layout
@@ -76,7 +76,7 @@ class NativeActor(NativeNet):
 
 
 def _bound(head: TorchMLPHead | TorchFreeLogStdMLPHead) -> torch.Tensor:
-    """Return the bound to which the logarithms of standard deviations are clipped."""
+    """Return the clipping bound of log standard deviations."""
     bound = head._buffers["log_std_clip_param_const"]
     if not isinstance(bound, torch.Tensor) or bound.dtype != torch.float32 or bound.shape != (1,) or not bound.is_cpu:
         raise NotDenseError("log_std_clip_param_const is not a float32 tensor of one element on the CPU")

@@ -1,7 +1,7 @@
-"""Checks which of RLlib's default modules compute only their layers, so that plain functions can replace them.
+"""Checks which default RLlib modules compute only their layers, so that plain functions can replace them.
 
-Only modules that are known to be bit-identical pass: instances of exactly RLlib's classes, with layers that compute the
-same in training and evaluation, without hooks, compiled parts or methods set on the instance.
+Only modules known to be bit-identical pass: exact instances of RLlib classes, with layers that compute the same in
+training and evaluation, without hooks, compiled parts or methods set on the instance.
 """
 
 import operator
@@ -30,7 +30,7 @@ ACTIVATIONS = {
     *(nn.CELU, nn.ELU, nn.GELU, nn.Hardswish, nn.Hardtanh, nn.Identity, nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.ReLU6),
     *(nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softsign),
 }
-FIRST_LAYERS = {nn.Linear, nn.Conv2d, nn.ZeroPad2d}  # these don't write to their input
+FIRST_LAYERS = {nn.Linear, nn.Conv2d, nn.ZeroPad2d}  # these do not write to their input
 KNOWN_LAYERS = {nn.LayerNorm, *FIRST_LAYERS, *ACTIVATIONS}
 KNOWN_MODELS = {
     *(TorchActorCriticEncoder, TorchStatefulActorCriticEncoder, TorchMLPEncoder, TorchCNNEncoder, TorchLSTMEncoder),
@@ -52,7 +52,7 @@ METHODS = {  # the originals, read before user code can replace them
 
 
 def parts_run(module: Any) -> list[nn.Module]:
-    """Return the module and all its parts that `actor_function()` may run; empty for a module of another class."""
+    """Return the module and all its parts possibly run by `actor_function()`; empty for modules of other classes."""
     if type(module) not in RLLIB_MODULES:
         return []
     return [module, *parts_of(_encoder_of(module), module.pi)]
@@ -63,7 +63,7 @@ def _encoder_of(module: Any) -> Any:
 
 
 def plain_actor(module: Any) -> tuple[Any, Any]:
-    """Return the (encoder, head) that alone compute action_dist_inputs from observations.
+    """Return the (encoder, head) that compute action_dist_inputs from observations.
 
     The encoder is a TorchMLPEncoder, a TorchCNNEncoder or, with recurrent state, a TorchStatefulActorCriticEncoder.
 
@@ -95,7 +95,7 @@ def plain_actor(module: Any) -> tuple[Any, Any]:
 
 
 def is_plain_part(part: nn.Module) -> bool:
-    """Return true if calling this part only runs the forward() of its class, on float32."""
+    """Return True if calling this part only runs the forward() of its class, on float32."""
     kind = type(part)
     return (
         (kind in KNOWN_LAYERS or (kind in KNOWN_MODELS | KNOWN_PARTS and _is_well_formed(part)))
@@ -106,7 +106,7 @@ def is_plain_part(part: nn.Module) -> bool:
 
 
 def _is_well_formed(model: Any) -> bool:
-    """Return true if the model has the parts that RLlib's catalogs create for its class."""
+    """Return True if the model has the parts created by RLlib catalogs for its class."""
     kind: type = type(model)
     if kind is nn.Sequential:
         kinds = [type(layer) for layer in model]

@@ -1,4 +1,4 @@
-"""Adam's step, bit-identical to torch's, in a fifth of its passes over memory."""
+"""Adam step, bit-identical to torch, with a fifth of the passes over memory."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from fastmarl.learning.adam import has_state, is_plain, places_of
 
 
 def step(optimizer: torch.optim.Optimizer) -> None:
-    """Do `optimizer.step()`, in fewer operations if it is torch's Adam on the CPU with default options."""
+    """Do `optimizer.step()`, in fewer operations if it is torch.optim.Adam on the CPU with default options."""
     if is_plain(optimizer) and all(has_state(optimizer, group) for group in optimizer.param_groups) and is_exact():
         ExactAdam(optimizer).step()
     else:
@@ -18,10 +18,11 @@ def step(optimizer: torch.optim.Optimizer) -> None:
 
 
 class ExactAdam:
-    """Takes an optimizer's steps, bit-identically, in fewer passes over memory. Requires `is_exact()`.
+    """Takes the steps of an optimizer, bit-identically, in fewer passes over memory. Requires `is_exact()`.
 
     Args:
-        optimizer: torch's Adam, for which `can_fuse()` is true. Parameters, gradients and moments must not be replaced.
+        optimizer: An Adam optimizer of torch for which `can_fuse()` returns True. Parameters, gradients and moments
+            must not be replaced.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
@@ -54,14 +55,14 @@ class _ExactGroup:
         correction, size = (1 - beta2**n_steps) ** 0.5, lr / (1 - beta1**n_steps)
         for (at, gradient_at, mean_at, square_at, root_at, n), square, root in self._parameters:
             _adam.update_moments(gradient_at, mean_at, square_at, n, beta1, beta2)
-            torch.sqrt(square, out=root)  # by torch, whose root is not always the nearest float
+            torch.sqrt(square, out=root)  # by torch, whose square root is not always the nearest float
             _adam.update_parameters(at, mean_at, root_at, n, correction, eps, -size)
         torch.autograd.graph.increment_version(self._group["params"])
 
 
 @cache
 def is_exact() -> bool:
-    """Test if torch rounds as `_adam` does on this machine, with numbers of many magnitudes; cached."""
+    """Test if torch rounds like `_adam` on this machine, with numbers of many magnitudes; cached."""
     generator = torch.Generator().manual_seed(0)
     with torch.enable_grad():
         for n in (*range(1, 40), 100, 1023, 5000):

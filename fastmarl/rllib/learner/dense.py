@@ -1,4 +1,4 @@
-"""Dense layers with derivatives written out in torch's operations: bit-identical to autograd, without a graph."""
+"""Dense layers with derivatives written out in torch operations: bit-identical to autograd, without a graph."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 Gradients = dict[Tensor, Tensor]  # parameter -> memory for its gradient
-Backward = Callable[[Any, Tensor, Tensor, Tensor], Any]  # (layer, derivatives by outputs, inputs, outputs), in place
+Backward = Callable[[Any, Tensor, Tensor, Tensor], Any]  # (layer, output derivatives, inputs, outputs), in place
 
 _aten = torch.ops.aten
 
@@ -34,7 +34,7 @@ IN_PLACE = (nn.Tanh, nn.ReLU)  # their derivatives are functions of their output
 
 
 def memory(*shape: int) -> Tensor:
-    """Allocate uninitialised float32 memory on the CPU, regardless of torch's defaults."""
+    """Allocate uninitialised float32 memory on the CPU, regardless of torch defaults."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
@@ -45,7 +45,7 @@ class DenseLayer:
         linear: The linear layer, whose current parameters are read at each call.
         activation: A layer of a type in BACKWARDS, or None.
         n_rows: Number of rows in a minibatch.
-        gradients: Memory for the gradients of the parameters, which `backward()` overwrites.
+        gradients: Memory for the gradients of the parameters, overwritten by `backward()`.
         outputs: Memory for the outputs; None: allocate it.
 
     Attributes:
@@ -84,7 +84,7 @@ class DenseLayer:
         return self.outputs
 
     def backward(self, inputs: Tensor, derivatives: Tensor, is_first: bool) -> Tensor:
-        """Compute gradients and, unless `is_first`, derivatives by inputs; overwrites the derivatives by outputs."""
+        """Compute gradients and, unless `is_first`, input derivatives; overwrites the output derivatives."""
         if self._activation is not None:
             BACKWARDS[type(self._activation)](self._activation, derivatives, self._before, self.outputs)
         torch.mm(derivatives.t(), inputs, out=self._weight_gradient)
@@ -100,7 +100,7 @@ class DenseStack:
 
     Args:
         layers: One or more layers.
-        is_first: True if the derivatives by the stack's inputs are not needed.
+        is_first: True if the derivatives with respect to the inputs of the stack are not needed.
     """
 
     def __init__(self, layers: list[DenseLayer], is_first: bool):
@@ -122,7 +122,7 @@ class DenseStack:
         return inputs
 
     def backward(self, derivatives: Tensor) -> Tensor:
-        """Compute gradients and return the derivatives by inputs; overwrites the derivatives by outputs."""
+        """Compute gradients and return the input derivatives; overwrites the output derivatives."""
         for k in reversed(range(len(self._layers))):
             is_first = self._is_first and k == 0
             derivatives = self._layers[k].backward(self._inputs[k], derivatives, is_first)
@@ -135,7 +135,7 @@ def layers_of(
     gradients: Gradients,
     last_outputs: Tensor | None = None,
 ) -> list[DenseLayer]:
-    """Return the layers of a sequence for which `is_dense()` is true.
+    """Return the layers of a sequence for which `is_dense()` returns True.
 
     Args:
         sequence: The sequence.
@@ -154,7 +154,7 @@ def layers_of(
 
 
 def is_dense(sequence: nn.Sequential) -> bool:
-    """Return true if these are linear layers, each followed by at most one activation of a type in BACKWARDS."""
+    """Return True if these are linear layers, each followed by at most one activation of a type in BACKWARDS."""
     follows_linear = False
     for part in sequence:
         if type(part) is not nn.Linear and not (follows_linear and type(part) in BACKWARDS):

@@ -1,4 +1,4 @@
-"""An update that computes gradients without autograd: bit-identical to RLlib's, or equal up to rounding."""
+"""An update that computes gradients without autograd: bit-identical to RLlib, or equal up to rounding."""
 
 import math
 from collections.abc import Iterable
@@ -17,20 +17,20 @@ from fastmarl.rllib.learner import adam
 from fastmarl.rllib.learner.module_gradient import ExactGradient, RoundedGradient
 from fastmarl.rllib.learner.module_parts import PPOModuleParts, parts_of_module
 
-MOST_CHECKS = 8  # most minibatches of an update whose gradients are computed both ways
+MOST_CHECKS = 8  # maximum number of minibatches of an update whose gradients are computed both ways
 
 
 class DirectUpdate:
-    """Gradients and optimizer steps of all minibatches of one update.
+    """Gradients and optimizer steps of all minibatches of an update.
 
     Args:
         modules: Module id -> ExactGradient or RoundedGradient.
-        parameters: The learner's parameters.
+        parameters: Parameters of the learner.
         is_exact: True if the modules are ExactGradients.
 
     Attributes:
-        is_checked: True if the gradients can be trusted; exact ones are first compared with autograd's.
-        gradients: Parameter -> gradient, which `compute()` overwrites; None for parameters of other modules.
+        is_checked: True if the gradients can be trusted; exact gradients are first compared with autograd.
+        gradients: Parameter -> gradient, overwritten by `compute()`; None for parameters of other modules.
     """
 
     def __init__(self, modules: dict[str, Any], parameters: Iterable[Tensor], *, is_exact: bool):
@@ -46,18 +46,18 @@ class DirectUpdate:
         self._not_compared = {parameter for parameter, gradient in self.gradients.items() if gradient is not None}
 
     def compute(self, batch: dict[str, Any]) -> bool:
-        """Overwrite all `gradients`; returns true if they are finite."""
+        """Overwrite all `gradients`; returns True if they are finite."""
         total = 0.0
         with torch.no_grad():
             for module_id, module in self._modules.items():
                 module.compute(batch[module_id])
                 total += float(module.flat.sum())  # a sum is finite only if all its terms are
         is_finite = math.isfinite(total)
-        self._are_handed_over &= is_finite  # autograd's gradients will replace those that are not finite
+        self._are_handed_over &= is_finite  # non-finite gradients will be replaced with gradients from autograd
         return is_finite
 
     def check(self, batch: dict[str, Any], gradients: dict[Tensor, Tensor | None]) -> bool:
-        """Compare a minibatch's gradients with autograd's; returns false if direct updates must not be used.
+        """Compare the gradients of a minibatch with autograd; returns False if direct updates must not be used.
 
         Sets `is_checked` once a non-zero gradient of each parameter has been found equal.
         """
@@ -80,7 +80,7 @@ class DirectUpdate:
         return self.is_checked or self._n_checks < MOST_CHECKS
 
     def hand_over(self) -> dict[Tensor, Tensor | None]:
-        """Set the parameters' `grad`, and return the gradients as `compute_gradients()` does."""
+        """Set `grad` of the parameters and return the gradients like `compute_gradients()`."""
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
         self._are_handed_over = True
@@ -99,13 +99,13 @@ class DirectUpdate:
 
 
 def direct_update(learner: Any, batch: MultiAgentBatch, n_rows: int, *, is_exact: bool) -> DirectUpdate | None:
-    """Return a DirectUpdate for minibatches of this batch; None if its results may differ from RLlib's.
+    """Return a DirectUpdate for minibatches of this batch; None if its results may differ from RLlib.
 
     Args:
-        learner: A PPOTorchLearner whose losses and gradients are RLlib's.
-        batch: The train batch, for which `are_plain()` is true.
-        n_rows: Number of each module's rows in a minibatch.
-        is_exact: True if gradients must be bit-identical to RLlib's, not only equal up to rounding.
+        learner: A PPOTorchLearner with the original losses and gradients of RLlib.
+        batch: The train batch, for which `are_plain()` returns True.
+        n_rows: Number of rows per module in a minibatch.
+        is_exact: True if gradients must be bit-identical to RLlib, not only equal up to rounding.
     """
     if not _is_simple(learner):
         return None
@@ -143,14 +143,14 @@ def _gradient(learner: Any, module_id: str, batch: dict[str, Tensor], n_rows: in
             return RoundedGradient(module, parts, batch, coefficients)
         except NotDenseError:
             return None
-    # BLAS may treat a matrix of one row as a vector, depending on strides, which differ in autograd.
+    # BLAS may treat a single-row matrix as a vector, depending on strides, which differ in autograd.
     if not parts.is_discrete or Columns.LOSS_MASK not in batch or n_rows < 2:
         return None
     return ExactGradient(module, parts, n_rows, coefficients)
 
 
 def _coefficients(learner: Any, module_id: str, config: Any) -> dict[str, Any]:
-    """Return the coefficients of a module's loss."""
+    """Return the loss coefficients of a module."""
     entropy_coeff = learner.entropy_coeff_schedulers_per_module[module_id].get_current_value()
     return {
         "clip_param": config.clip_param,
@@ -168,7 +168,7 @@ COLUMNS = (
 
 
 def are_known(batch: dict[str, Tensor], parts: PPOModuleParts) -> bool:
-    """Return true if a train batch has `COLUMNS`, and maybe a loss mask, in the form that RLlib's connectors create."""
+    """Return True if a train batch has `COLUMNS`, and possibly a loss mask, in the form created by RLlib connectors."""
     if not all(name in batch for name in COLUMNS):
         return False
     columns = [batch[name] for name in COLUMNS]
@@ -187,7 +187,7 @@ def are_known(batch: dict[str, Tensor], parts: PPOModuleParts) -> bool:
 
 
 def _are_indices(actions: Tensor, parts: PPOModuleParts) -> bool:
-    """Return true if discrete actions are among the module's choices, and exact in float32."""
+    """Return True if discrete actions are valid choices of the module, and exact in float32."""
     if actions.dtype not in (torch.int32, torch.int64) or not actions.is_cpu:
         return False
     return 0 <= int(actions.min()) <= int(actions.max()) < min(parts.n_logits, 2**24)

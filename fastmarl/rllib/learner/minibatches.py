@@ -1,4 +1,4 @@
-"""RLlib's minibatches without SampleBatches: slices of the train batch's columns, or the numbers of its rows."""
+"""RLlib minibatches without SampleBatches: column slices of the train batch, or indices of its rows."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -9,17 +9,17 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 
 class MinibatchRows(dict[str, torch.Tensor]):
-    """A minibatch's columns, whose `len()` is the number of rows, as it is for a SampleBatch."""
+    """Columns of a minibatch, whose `len()` is the number of rows, as for a SampleBatch."""
 
     def __len__(self) -> int:
         return len(next(iter(self.values())))
 
 
 class RowNumbers:
-    """A minibatch as row numbers of a train batch.
+    """A minibatch as row indices of a train batch.
 
     Args:
-        columns: The train batch's columns.
+        columns: Columns of the train batch.
         numbers: int64 [n], the rows.
     """
 
@@ -39,7 +39,7 @@ class RowNumbers:
 
 
 class MinibatchSource(Protocol):
-    """The interface of sources of a module's minibatches."""
+    """Interface for sources of minibatches of a module."""
 
     def shuffle(self) -> None:
         """Shuffle the rows with the same random numbers as RLlib."""
@@ -52,10 +52,10 @@ class MinibatchSource(Protocol):
 
 
 class ColumnSlices:
-    """Source of minibatches that are slices of the train batch's columns.
+    """Source of minibatches that are column slices of the train batch.
 
     Args:
-        batch: The train batch, which RLlib's own method shuffles in place.
+        batch: The train batch, shuffled in place by the RLlib method.
     """
 
     def __init__(self, batch: SampleBatch):
@@ -68,12 +68,12 @@ class ColumnSlices:
         return [column[begin:end] for column in self._batch.values()]
 
     def joined(self, parts: list[list[torch.Tensor]]) -> MinibatchRows:
-        """Copy the parts as RLlib does, because the last bits of a matrix product depend on its inputs' alignment."""
+        """Copy the parts as in RLlib, because the last bits of a matrix product depend on input alignment."""
         return MinibatchRows(zip(self._batch, map(torch.cat, zip(*parts, strict=True)), strict=True))
 
 
 class Numbers:
-    """Source of minibatches that are row numbers. The train batch itself is not reordered."""
+    """Source of minibatches that are row indices. The train batch itself is not reordered."""
 
     def __init__(self, batch: SampleBatch):
         self._columns = dict(batch)
@@ -90,11 +90,11 @@ class Numbers:
 
 
 class Minibatch:
-    """A minibatch of all modules, with the part of MultiAgentBatch's interface that RLlib's learner uses.
+    """A minibatch of all modules, with the part of the MultiAgentBatch interface used by the RLlib learner.
 
     Args:
         policy_batches: Module id -> MinibatchRows or RowNumbers.
-        n_env_steps: Number of env steps of the whole train batch, which RLlib's minibatches report, too.
+        n_env_steps: Number of env steps of the entire train batch, as also reported by RLlib minibatches.
     """
 
     def __init__(self, policy_batches: dict[str, Any], n_env_steps: int):
@@ -107,7 +107,7 @@ class Minibatch:
 
 
 def are_plain(batch: MultiAgentBatch) -> bool:
-    """Return true if all columns of a train batch are tensors with one row per step."""
+    """Return True if all columns of a train batch are tensors with one row per step."""
     return all(
         type(module_batch) is SampleBatch
         and not module_batch._slice_seq_lens_in_B
@@ -127,14 +127,14 @@ def minibatches(
     shuffles: bool,
     source_class: type[ColumnSlices] | type[Numbers],
 ) -> Iterator[Minibatch]:
-    """Yield RLlib's minibatches of a train batch; each module cycles through its rows.
+    """Yield minibatches of a train batch as in RLlib; each module cycles through its rows.
 
     Args:
-        batch: The train batch, for which `are_plain()` is true.
-        size: Number of each module's rows in a minibatch.
+        batch: The train batch, for which `are_plain()` returns True.
+        size: Number of rows per module in a minibatch.
         n_epochs: If `n_total` is 0, stop once each row has been used this often or more.
         n_total: Number of minibatches; 0: as `n_epochs` requires.
-        shuffles: Shuffle a module's rows after each pass over them.
+        shuffles: Shuffle the rows of a module after each pass over them.
         source_class: Class of the sources of minibatches.
     """
     sources: dict[str, MinibatchSource] = {name: source_class(rows) for name, rows in batch.policy_batches.items()}

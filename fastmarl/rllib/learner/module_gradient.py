@@ -1,4 +1,4 @@
-"""Computes the outputs of RLlib's default modules and the gradients of their parameters, without autograd."""
+"""Computes the outputs and parameter gradients of default RLlib modules without autograd."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from fastmarl.rllib.learner.dense import DenseStack, Gradients, layers_of, memor
 from fastmarl.rllib.learner.minibatches import MinibatchRows, RowNumbers
 from fastmarl.rllib.learner.module_parts import PPOModuleParts
 
-ALIGNED = 16  # floats; torch's tensors have this alignment, on which the last bits of matrix products depend
+ALIGNED = 16  # floats; alignment of torch tensors, which affects the last bits of matrix products
 
 
 def gradient_memory(module: nn.Module) -> tuple[Tensor, Gradients]:
@@ -29,7 +29,7 @@ def gradient_memory(module: nn.Module) -> tuple[Tensor, Gradients]:
 
 
 class ModuleGradient:
-    """Forward and backward pass of a module for minibatches of `n_rows` rows, which reuse memory.
+    """Forward and backward pass of a module for minibatches of `n_rows` rows, with reused memory.
 
     To be called without autograd.
 
@@ -39,9 +39,9 @@ class ModuleGradient:
         n_rows: Number of rows in a minibatch.
 
     Attributes:
-        logits: The policy's distribution inputs [n_rows, n_logits] in the last `forward()`.
+        logits: Distribution inputs of the policy [n_rows, n_logits] in the last `forward()`.
         values: Values [n_rows, 1] in the last `forward()`.
-        d_logits, d_values: Derivatives of the loss with respect to these, which `backward()` reads.
+        d_logits, d_values: Derivatives of the loss with respect to these, read by `backward()`.
         flat, gradients: See `gradient_memory()`.
     """
 
@@ -89,7 +89,7 @@ class ModuleGradient:
 
 
 class ExactGradient:
-    """Computes gradients, bit-identical to autograd's, for minibatches of `n_rows` rows.
+    """Computes gradients, bit-identical to autograd, for minibatches of `n_rows` rows.
 
     Args:
         module: A module with discrete actions.
@@ -115,19 +115,19 @@ class ExactGradient:
 
 
 class RoundedGradient:
-    """Computes gradients, equal to autograd's up to rounding, for any minibatches, by code of `fastmarl.learning`.
+    """Computes gradients, equal to autograd up to rounding, for any minibatches, using `fastmarl.learning`.
 
     Args:
         module: A module.
         parts: Its parts, from `parts_of_module()`.
-        batch: The train batch, for which `are_known()` is true.
+        batch: The train batch, for which `are_known()` returns True.
         coefficients: Of the loss: `clip_param`, `vf_clip_param`, `vf_loss_coeff`, `entropy_coeff` and `kl_coeff`.
 
     Attributes:
         flat, gradients: See `gradient_memory()`; `compute()` overwrites them.
 
     Raises:
-        NotDenseError: If there is no compiled code for the module.
+        NotDenseError: If compiled code does not support the module.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ def _dense_net(parts: PPOModuleParts) -> DenseNet:
 
 
 class CategoricalLoss:
-    """Computes the derivatives of PPO's loss by autograd's operations, for minibatches of `n_rows` rows.
+    """Computes the derivatives of the PPO loss with the operations of autograd, for minibatches of `n_rows` rows.
 
     Args:
         n_rows: Number of rows in a minibatch.
@@ -198,8 +198,8 @@ class CategoricalLoss:
 
         Args:
             minibatch: Columns that `are_known()`, with a loss mask.
-            logits: The module's logits, float32 [n_rows, n_logits].
-            values: The module's values, float32 [n_rows, 1].
+            logits: Logits of the module, float32 [n_rows, n_logits].
+            values: Values of the module, float32 [n_rows, 1].
             d_logits: Derivatives with respect to the logits, of the same shape. OUT
             d_values: Derivatives with respect to the values, of the same shape. OUT
         """
@@ -239,5 +239,5 @@ class CategoricalLoss:
 
 
 def _normalized(logits: Tensor) -> Tensor:
-    """Return the logarithms of probabilities, as torch's Categorical computes them."""
+    """Return log-probabilities as computed by Categorical of torch."""
     return logits - torch.logsumexp(logits, -1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Finds the layers of RLlib's default modules, if their derivatives are known."""
+"""Finds the layers of default RLlib modules, if their derivatives are known."""
 
 from typing import Any, NamedTuple
 
@@ -47,20 +47,20 @@ class PPOModuleParts(NamedTuple):
 
     @property
     def n_logits(self) -> int:
-        """Number of inputs of the action distribution."""
+        """Number of parameters of the action distribution."""
         width = _width(self.policy.net.mlp)
         return 2 * width if type(self.policy) is TorchFreeLogStdMLPHead else width
 
     @property
     def bound(self) -> float | None:
-        """Bound of the logarithms of standard deviations, or None."""
+        """Bound of the log standard deviations, or None."""
         if self.is_discrete or not self.policy.clip_log_std:
             return None
         return float(self.policy.log_std_clip_param_const)
 
 
 def _width(sequence: nn.Sequential) -> int:
-    """Return the number of outputs of a sequence for which `is_dense()` is true."""
+    """Return the number of outputs of a sequence for which `is_dense()` returns True."""
     return [layer.out_features for layer in sequence if type(layer) is nn.Linear][-1]
 
 

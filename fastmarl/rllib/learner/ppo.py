@@ -1,4 +1,4 @@
-"""RLlib's PPOTorchLearner with less overhead around matrix products: the same losses, minibatches and random draws."""
+"""PPOTorchLearner of RLlib with less overhead around matrix products: same losses, minibatches and random numbers."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -19,34 +19,34 @@ from fastmarl.rllib.learner.direct_update import DirectUpdate, direct_update
 from fastmarl.rllib.learner.minibatches import ColumnSlices, Numbers, RowNumbers, are_plain, minibatches
 
 UPDATES = ("exact", "fast")
-GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods that a DirectUpdate bypasses
+GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods bypassed by a DirectUpdate
 
 
 class PPOTorchLearner(RLlibLearner):
-    """Replaces RLlib's class of the same name; weights, optimizers and results are bit-identical.
+    """Replaces the RLlib class of the same name; weights, optimizers and results are bit-identical.
 
     ```python
     config.learners(learner_class=fastmarl.rllib.PPOTorchLearner)
     ```
 
-    Methods that a subclass overrides, and code that RLlib runs only for some configs (GPUs, several learners, compiled
-    updates, loss scaling), are called as in RLlib; the rest still runs faster.
+    Methods overridden by a subclass, and RLlib code for special configs (GPUs, several learners, compiled updates, loss
+    scaling), are called as in RLlib; the rest still runs faster.
 
     Attributes:
         update_mode: "exact" or "fast", see `options()`.
     """
 
     update_mode: ClassVar[str] = "exact"
-    _is_last = True  # true if the minibatch is the last of an update
-    _direct: DirectUpdate | None = None  # the update under way, if it runs without autograd
+    _is_last = True  # True if the minibatch is the last of an update
+    _direct: DirectUpdate | None = None  # the running update, if it runs without autograd
 
     @classmethod
     def options(cls, *, update: Literal["exact", "fast"] = "exact") -> type["PPOTorchLearner"]:
         """Return a variant of this class with other options, which can be sent to remote learners.
 
         Args:
-            update: "exact": bit-identical to RLlib's. "fast": equal up to rounding, for RLlib's default modules of
-                linear layers on the CPU; other modules are updated as with "exact".
+            update: "exact": bit-identical to RLlib. "fast": equal up to rounding, for default RLlib modules of linear
+                layers on the CPU; other modules are updated as with "exact".
 
         Raises:
             ConfigError: If `update` is neither of these.
@@ -59,7 +59,7 @@ class PPOTorchLearner(RLlibLearner):
     # Minibatches.
 
     def _create_iterator_if_necessary(self, **arguments: Any) -> Iterable:
-        self._is_last, self._direct = True, None  # also if the last update has failed
+        self._is_last, self._direct = True, None  # also if the last update failed
         iterator = super()._create_iterator_if_necessary(**arguments)
         if type(iterator) is not MiniBatchCyclicIterator or not self._reads_columns_only():
             return iterator
@@ -81,7 +81,7 @@ class PPOTorchLearner(RLlibLearner):
         )
 
     def _reads_columns_only(self) -> bool:
-        """Return true if all methods and modules that get minibatches are RLlib's."""
+        """Return True if all methods and modules receiving minibatches are from RLlib."""
         methods = (
             *("_log_metrics", "_log_steps_trained_metrics", "_set_slicing_by_batch_id", "_update", "compute_losses"),
             *("compute_loss_for_module", "_compute_off_policyness"),
@@ -91,7 +91,7 @@ class PPOTorchLearner(RLlibLearner):
     def _noting_the_last(self, minibatches: Iterable) -> Iterator:
         """Yield minibatches one behind, so that `_is_last` is right.
 
-        Making a minibatch ahead is safe, because only that draws random numbers.
+        Making a minibatch ahead is safe, because nothing else samples random numbers.
         """
         self._is_last, waiting = False, None
         for minibatch in minibatches:
@@ -116,7 +116,7 @@ class PPOTorchLearner(RLlibLearner):
 
     def _fast_update(self, batch: dict[str, RowNumbers]) -> Any:
         direct: Any = self._direct
-        if not direct.compute(batch):  # RLlib's own code handles gradients that are not finite
+        if not direct.compute(batch):  # RLlib handles non-finite gradients
             return self._update_by_autograd({module_id: rows.columns() for module_id, rows in batch.items()})
         results: Any = {}, {}
         if self._is_last:
@@ -147,7 +147,7 @@ class PPOTorchLearner(RLlibLearner):
         return all(config.grad_clip is None and not config.log_gradients for config in configs)
 
     def _log_losses(self, batch: dict) -> tuple[Any, Any]:
-        """Log a minibatch's metrics; returns (outputs of the modules, losses)."""
+        """Log the metrics of a minibatch; returns (outputs of the modules, losses)."""
         fwd_out = forward_train(self.module, batch)
         self._compute_off_policyness(batch)
         return fwd_out, self.compute_losses(fwd_out=fwd_out, batch=batch)
@@ -165,13 +165,13 @@ class PPOTorchLearner(RLlibLearner):
         return fwd_out, loss_per_module, {}
 
     def compute_gradients(self, loss_per_module: dict, **kwargs: Any) -> Any:
-        """Compute gradients of the losses in `loss_per_module` as RLlib's method does."""
+        """Compute gradients of the losses in `loss_per_module`, like the RLlib method."""
         for parameter in self._params.values():
-            parameter.grad = None  # faster than RLlib's optimizers one after the other
+            parameter.grad = None  # faster than the RLlib optimizers one after the other
         return super().compute_gradients(loss_per_module, **kwargs)
 
     def apply_gradients(self, gradients_dict: dict) -> None:
-        """Apply the gradients in `gradients_dict` as RLlib's method does."""
+        """Apply the gradients in `gradients_dict`, like the RLlib method."""
         if (
             self._grad_scalers is not None
             or self._lr_scheduler_classes is not None
@@ -187,12 +187,12 @@ class PPOTorchLearner(RLlibLearner):
                 adam.step(self.get_optimizer(module_id, name))
 
     def _is_plain(self, *names: str, of: type = RLlibLearner) -> bool:
-        """Return true if these methods are those of the class `of`, not overridden."""
+        """Return True if these methods of the class `of` are not overridden."""
         return all(getattr(type(self), name) is getattr(of, name) and name not in vars(self) for name in names)
 
 
 def _are_finite(gradients: list[Any]) -> bool:
-    """Return true if all numbers are known to be finite, because their sum is."""
+    """Return True if all numbers are known to be finite because their sum is finite."""
     if not all(type(each) is torch.Tensor and each.dtype == torch.float32 and each.is_cpu for each in gradients):
         return False
     return bool(torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum()))
@@ -213,7 +213,7 @@ def _name_with(update: str) -> str:
 def _variant(origin: type, update: str) -> type:
     """Return the variant of a learner class with this update, cached.
 
-    Variants of PPOTorchLearner pickle by import; cloudpickle sends those of other classes by value.
+    Variants of PPOTorchLearner are pickled by import; cloudpickle sends variants of other classes by value.
     """
     name = _name_with(update)
     if origin is not PPOTorchLearner:
@@ -229,15 +229,15 @@ def _variant(origin: type, update: str) -> type:
 
 
 def are_default(module: Any) -> bool:
-    """Return true if all modules are RLlib's default ones for PPO."""
+    """Return True if all modules are the default RLlib modules for PPO."""
     names = list(module.keys()) if type(module) is MultiRLModule else []
     return bool(names) and all(type(module[name]) is DefaultPPOTorchRLModule for name in names)
 
 
 def forward_train(module: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """Do `module.forward_train(batch)`, without switching modules to training mode if all their parts are in it.
+    """Do `module.forward_train(batch)`, without switching modules to training mode if they already are in it.
 
-    RLlib switches a module and all its parts in each forward pass.
+    RLlib switches a module and all its submodules in each forward pass.
     """
     if type(module) is not MultiRLModule or "_forward_train" in vars(module):
         return module.forward_train(batch)  # type: ignore[no-any-return]
@@ -259,10 +259,10 @@ def _is_in_training(module: Any) -> bool:
 
 
 def loss_without_metrics(learner: Any, module_id: str, batch: dict[str, Any], fwd_out: dict[str, Any]) -> torch.Tensor:
-    """Compute the loss that the learner's `compute_loss_for_module()` returns for RLlib's default modules.
+    """Compute the loss returned by `compute_loss_for_module()` of the learner for default RLlib modules.
 
-    It is PPO's (Schulman et al. 2017, "Proximal Policy Optimization Algorithms") by RLlib's operations in their order,
-    so that the gradient is bit-identical. Operations that only metrics need are left out.
+    This is the PPO loss (Schulman et al. 2017, "Proximal Policy Optimization Algorithms") with the operations of RLlib
+    in the same order, so that the gradient is bit-identical. Operations needed only for metrics are left out.
     """
     config, module = learner.config.get_config_for_module(module_id), learner.module[module_id].unwrapped()
     mask = batch.get(Columns.LOSS_MASK)

@@ -1,1 +1,1 @@
-"""RLlib's old API stack: its RolloutWorker with fastmarl's sampler."""
+"""The old API stack of RLlib: RolloutWorker with the fastmarl sampler."""

@@ -1,4 +1,4 @@
-"""Actors, which choose actions for a policy's agents and store their steps: fastmarl's own, or RLlib's parts."""
+"""Actors, which choose actions for the agents of a policy and store their steps, natively or with RLlib parts."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Protocol
@@ -27,33 +27,33 @@ OBS, NEXT_OBS, ACTIONS = SampleBatch.OBS, SampleBatch.NEXT_OBS, SampleBatch.ACTI
 Actions = dict[Any, dict[Hashable, Any]]
 """Env id -> agent id -> action."""
 Seen = tuple[Hashable, Any, Any, Any, Any, Any]
-"""An agent's part of an env's step: (id, observation, reward, terminated, truncated, info)."""
+"""The part of an env step for a single agent: (id, observation, reward, terminated, truncated, info)."""
 
 
 class PolicyActor(Protocol):
-    """Acts for one policy. The type of the items in `acting` is private to the implementation."""
+    """Acts for a single policy. The type of the items in `acting` is private to the implementation."""
 
     policy: Any
 
     def observe(self, episode: OldStackEpisode, seen: list[Seen], is_over: bool) -> list[Any]:
-        """Add a step of one env's agents; returns an item for each agent that acts next."""
+        """Add a step of the agents in an env; returns an item for each agent to act next."""
 
     def begin(self, episode: OldStackEpisode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
-        """Add the first observations after a reset; returns an item for each agent that acts next."""
+        """Add the first observations after a reset; returns an item for each agent to act next."""
 
     def act(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> Any:
-        """Return the policy's answer for these agents."""
+        """Return the policy output for these agents."""
 
     def send(self, acting: list[Any], answer: Any, actions: Actions, off_policy: Actions) -> None:
-        """Put the actions of an answer into the envs' dicts; `off_policy` has those that agents take instead."""
+        """Put the actions of a policy output into the env dicts; `off_policy` contains actions taken instead."""
 
 
 class RLlibActor:
-    """Acts by RLlib's connectors and collectors, called as in RLlib's loop.
+    """Acts with the connectors and collectors of RLlib, called as in the RLlib loop.
 
     Args:
         policy: The policy.
-        is_unfit: True if the policy's outputs can't be stored in rows.
+        is_unfit: True if the policy outputs cannot be stored in rows.
     """
 
     def __init__(self, policy: Any, is_unfit: bool = False):
@@ -137,14 +137,14 @@ def _add_first(episode: OldStackEpisode, agent_id: Hashable, values: dict[str, A
 
 
 class FastActor:
-    """Acts by trajectories and rows of outputs instead of RLlib's connectors and collectors.
+    """Acts with trajectories and output rows instead of RLlib connectors and collectors.
 
     Args:
         policy: A policy for which `problems_of()` is empty.
         trajectories: Returns all current trajectories, of any policy.
 
     Attributes:
-        backend: "plain", or the reason why the model's or the policy's own call computes the actions.
+        backend: "plain", or the reason why actions are computed by calling the model or the policy.
     """
 
     def __init__(self, policy: Any, trajectories: Callable[[], Iterable[Trajectory]]):
@@ -157,7 +157,7 @@ class FastActor:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the policy's parts again before a call, because they may have been replaced."""
+        """Read the parts of the policy again before a call, because they may have been replaced."""
         policy = self.policy
         self.views.look_at(policy)
         self._agent_pieces = AgentPieces(policy)
@@ -184,11 +184,11 @@ class FastActor:
 
     @property
     def quick_layers(self) -> Mapping[Any, Any]:
-        """Quick layers of the policy's model, see `quick_layers()`."""
+        """Quick layers of the policy model, see `quick_layers()`."""
         return {} if self._by_model is None else self._by_model.quick_layers
 
     def new_trajectory(self, episode: OldStackEpisode, agent_id: Hashable) -> Trajectory:
-        """Make the trajectory of an agent that is observed for the first time."""
+        """Make the trajectory of an agent observed for the first time."""
         index = episode.agent_index(agent_id)
         return Trajectory(agent_id, index, episode.env_id, episode.episode_id, self.policy, self.views, self.outputs)
 
@@ -212,7 +212,7 @@ class FastActor:
 
     def _first(self, episode: OldStackEpisode, agent_id: Hashable, obs: Any, infos: Any) -> Trajectory:
         pieces = self._agent_pieces
-        for space in self._spaces:  # RLlib draws an action as a template for zeros
+        for space in self._spaces:  # RLlib samples an action as a template for zeros
             space.sample()
         pieces.states._states[episode.env_id][agent_id]  # creates an entry
         episode.add_init_obs(agent_id=agent_id, init_obs=obs, init_infos=infos, t=episode.length)
@@ -222,7 +222,7 @@ class FastActor:
         """Compute and return the actions, and store all outputs.
 
         Raises:
-            UnfitAnswerError: If the policy's outputs can't be stored in rows.
+            UnfitAnswerError: If the policy outputs cannot be stored in rows.
         """
         if self._plain is not None:
             outputs = self._plain.act(self._inputs.observations(acting))
@@ -247,7 +247,7 @@ class FastActor:
         )
 
     def _are_arrays(self, outputs: dict[str, Any]) -> bool:
-        """Return true if all outputs are arrays, of all states that are asked for."""
+        """Return True if all outputs are arrays and include all requested states."""
         states = [name for name in outputs if name.startswith(STATE_OUT)]
         if (states and not self.policy.is_recurrent()) or not {*self.views.states} <= {*states}:
             return False
@@ -260,7 +260,7 @@ class FastActor:
         put_actions(acting, sent, actions)
 
     def keep_states(self, trajectories: Iterable[Trajectory]) -> None:
-        """Write the agents' last outputs to RLlib's buffer of states, which is part of the policy's state."""
+        """Write the last outputs of agents to the RLlib state buffer, which is part of the policy state."""
         states = self._agent_pieces.states._states
         self._kept = []
         for one in trajectories:
@@ -271,7 +271,7 @@ class FastActor:
                 self._kept.append((one.env_id, one.agent_id, kept))
 
     def as_rllib_item(self, one: Trajectory) -> AgentConnectorDataType:
-        """Convert a trajectory to the item that `RLlibActor` has for an agent that acts next."""
+        """Convert a trajectory to the item used by `RLlibActor` for an agent to act next."""
         values = {
             SampleBatch.T: one.times[-1],
             SampleBatch.AGENT_INDEX: one.agent_index,
@@ -283,11 +283,11 @@ class FastActor:
         )
 
     def answer(self, acting: list[Any]) -> tuple[Any, list[Any], dict[str, Any]]:
-        """Return the answer of these agents in the form in which policies return it."""
+        """Return the output for these agents in the form returned by policies."""
         return _answer_of(self.outputs.taken([one.pending for one in acting]))
 
     def keep_inputs(self, trajectories: Iterable[Trajectory]) -> None:
-        """Write what the policy needs to act next to RLlib's connector."""
+        """Write the data the policy needs to act next to the RLlib connector."""
         if self.views.sees_observations_alone:
             return
         collectors = self.policy.agent_connectors.connectors[-1].agent_collectors
@@ -296,11 +296,11 @@ class FastActor:
                 collectors[one.env_id][one.agent_id] = one.as_collector_for_inference(self._initial_states)
 
     def changed_views(self, views: Views) -> bool:
-        """Return true if running trajectories lack steps that the policy's current views need."""
+        """Return True if running trajectories do not have steps required by the current views of the policy."""
         return (views.before, [*views.zeros]) != (self.views.before, [*self.views.zeros])
 
     def lost_states(self) -> bool:
-        """Return true if the buffer of states was replaced or modified since `keep_states()`."""
+        """Return True if the state buffer was replaced or modified since `keep_states()`."""
         states = self._agent_pieces.states
         if not any(piece is states for piece in self.policy.agent_connectors.connectors):
             return bool(self._kept)
@@ -308,10 +308,10 @@ class FastActor:
 
 
 class UnfitAnswerError(Exception):
-    """A policy's answer that rows can't hold: it has states or nested outputs, or its columns have changed.
+    """A policy output that cannot be stored in rows: it has states or nested outputs, or its columns have changed.
 
     Args:
-        answer: The policy's answer.
+        answer: The policy output.
     """
 
     def __init__(self, answer: Any):
@@ -320,7 +320,7 @@ class UnfitAnswerError(Exception):
 
 
 def problems_of(policy: Any, views: Views) -> list[str]:
-    """Return the reasons why a policy with these views needs RLlib's connectors and collectors; empty: it doesn't."""
+    """Return the reasons why a policy with these views needs RLlib connectors and collectors; empty if it does not."""
     problems = [views.problem]
     if policy.agent_connectors is None or policy.action_connectors is None:
         problems.append("it has no connectors")
@@ -336,10 +336,10 @@ def problems_of(policy: Any, views: Views) -> list[str]:
 
 
 def _outputs_of(answer: tuple[Any, list[Any], dict[str, Any]]) -> dict[str, Any]:
-    """Return a policy's answer by column.
+    """Return column -> output of a policy.
 
     Raises:
-        UnfitAnswerError: If further outputs have the name of actions or states.
+        UnfitAnswerError: If other outputs have the name of actions or states.
     """
     actions, states, extra = convert_to_numpy(answer[0]), answer[1], answer[2]
     outputs = {ACTIONS: np.array(actions) if isinstance(actions, list) else actions}
@@ -350,7 +350,7 @@ def _outputs_of(answer: tuple[Any, list[Any], dict[str, Any]]) -> dict[str, Any]
 
 
 def _answer_of(outputs: dict[str, Any]) -> tuple[Any, list[Any], dict[str, Any]]:
-    """Return outputs in the form in which policies return them."""
+    """Return outputs in the form returned by policies."""
     states = [values for name, values in outputs.items() if name.startswith(STATE_OUT)]
     extra = {name: values for name, values in outputs.items() if name != ACTIONS and not name.startswith(STATE_OUT)}
     return outputs[ACTIONS], states, extra

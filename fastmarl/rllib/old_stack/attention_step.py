@@ -1,7 +1,7 @@
-"""One step of the attention layers in RLlib's GTrXL networks, without what is the same in every step.
+"""A single step of the attention layers in RLlib GTrXL networks, without recomputing constants.
 
-RLlib computes the encoding of relative positions in each call, a mask that masks nothing if there is one step, and a
-shift that moves nothing. The other operations are RLlib's own, so results are bit-identical.
+In each call RLlib computes the relative position encoding, a mask that masks nothing for a single step, and a shift
+that moves nothing. The other operations are the same as in RLlib, so results are bit-identical.
 """
 
 from typing import Any
@@ -24,8 +24,8 @@ class AttentionStep:
     """Computes `layer` for sequences of length 1. To be called without gradients.
 
     Args:
-        layer: Layer whose parameters must not be replaced. Changes in place take effect in the next call if torch's
-            version counter or one of `N_PROBED` numbers of the matrix for positions show them.
+        layer: Layer whose parameters must not be replaced. In-place changes take effect in the next call if detected by
+            the torch version counter or by one of `N_PROBED` numbers of the position matrix.
     """
 
     def __init__(self, layer: Any):
@@ -37,7 +37,7 @@ class AttentionStep:
         self._mark: tuple = ()
 
     def forward(self, inputs: Tensor, memory: Any = None) -> Any:
-        """Replace the layer's forward(), which also takes longer sequences.
+        """Replace forward() of the layer, which also takes longer sequences.
 
         Args:
             inputs: [n, 1, size].
@@ -60,7 +60,7 @@ class AttentionStep:
         return layer._linear_layer(seen.reshape(*seen.shape[:2], -1))
 
     def _encoded(self, length: int) -> Tensor:
-        """Return the encoding of relative positions, [length, heads, size of a head]."""
+        """Return the relative position encoding, [length, heads, head size]."""
         mark = length, self._weights._version, self._probe.tobytes()
         if mark != self._mark:
             layer = self._layer

@@ -1,4 +1,4 @@
-"""RLlib's EnvRunnerV2 with fastmarl's store of steps."""
+"""EnvRunnerV2 of RLlib with the step store of fastmarl."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
@@ -31,14 +31,14 @@ ALL, COMMON = "__all__", "__common__"
 
 
 class EnvRunner(EnvRunnerV2):
-    """Replaces RLlib's class of the old API stack; returns the same batches.
+    """Replaces the RLlib class of the old API stack; returns the same batches.
 
-    It overrides how RLlib's loop adds the envs' steps (`_process_observations`), calls policies (`_do_policy_eval`) and
-    uses their answers (`_process_policy_eval_results`). Environments, callbacks, the cutting of batches, metrics and
-    postprocessing are RLlib's.
+    It overrides how the RLlib loop adds env steps (`_process_observations`), calls policies (`_do_policy_eval`) and
+    uses their outputs (`_process_policy_eval_results`). Environments, callbacks, batch cutting, metrics and
+    postprocessing are left to RLlib.
 
     Attributes:
-        slow_path_reasons: Policy id -> reasons why RLlib's connectors and collectors serve it.
+        slow_path_reasons: Policy id -> reasons why it is served by RLlib connectors and collectors.
     """
 
     _active_episodes: dict[Any, OldStackEpisode]
@@ -47,15 +47,15 @@ class EnvRunner(EnvRunnerV2):
         super().__init__(*args, **kwargs)
         self._actors: dict[Hashable, PolicyActor] = {}
         self.slow_path_reasons: dict[Hashable, list[str]] = {}
-        # Its agents stay in the policies' buffers of states until RLlib's loop resets the connectors for its env.
+        # Its agents remain in the policy state buffers until the RLlib loop resets the connectors for its env.
         self._ended: OldStackEpisode | None = None
-        # Of the current step: policy id -> agents that act, in the form that the actor has them; its answer.
+        # Of the current step: policy id -> acting agents, in the form used by the actor; policy output.
         self._acting: dict[Hashable, list[Any]] = {}
         self._answers: dict[Hashable, Any] = {}
 
     @property
     def has_looked(self) -> bool:
-        """True if the actors of the policies have been chosen."""
+        """True if the policy actors have been chosen."""
         return bool(self._actors)
 
     # Actors of policies.
@@ -76,7 +76,7 @@ class EnvRunner(EnvRunnerV2):
     def _actor(self, policy_id: Hashable) -> PolicyActor:
         policies, actor = self._worker.policy_map, self._actors.get(policy_id)
         if len(policies._valid_keys) > policies.capacity:
-            policy = policies[policy_id]  # as in RLlib's loop: the map stashes the least recently used policy
+            policy = policies[policy_id]  # as in the RLlib loop: the map stashes the least recently used policy
         else:
             policy = policies.cache.get(policy_id)
         if actor is not None and actor.policy is policy:
@@ -119,7 +119,7 @@ class EnvRunner(EnvRunnerV2):
         return ["it came, or was changed, while episodes were running"] if any(self._running(policy_id)) else []
 
     def _running(self, policy_id: Hashable) -> Iterator[tuple[OldStackEpisode, Hashable]]:
-        """Yield (episode, agent id) for the policy's agents in running episodes."""
+        """Yield (episode, agent id) for the agents of the policy in running episodes."""
         for episode in self._active_episodes.values():
             for agent_id in episode._agent_collectors:
                 if episode._agent_to_policy[agent_id] == policy_id:
@@ -132,7 +132,7 @@ class EnvRunner(EnvRunnerV2):
             yield from self._ended.trajectories
 
     def _give_to_rllib(self, policy_id: Hashable, policy: Any, is_unfit: bool = False) -> PolicyActor:
-        """Hand a policy with its running episodes over to RLlib's connectors and collectors."""
+        """Hand a policy with its running episodes over to the connectors and collectors of RLlib."""
         former = self._actors.get(policy_id)
         if isinstance(former, FastActor):
             if former.policy is policy and not former.lost_states():
@@ -150,7 +150,7 @@ class EnvRunner(EnvRunnerV2):
         return actor
 
     def _stash(self) -> Any:
-        """Replace the map's method that stashes a policy, whose state then has all that RLlib's would have."""
+        """Replace the map method that stashes a policy, so that its state is complete as in RLlib."""
         policies = self._worker.policy_map
         policy_id = policies._deque[0]
         actor = self._actors.get(policy_id)
@@ -159,13 +159,13 @@ class EnvRunner(EnvRunnerV2):
         return type(policies)._stash_least_used_policy(policies)
 
     def keep_states(self) -> None:
-        """Write agents' last outputs to RLlib's connectors after a call, because they are part of policies' states."""
+        """Write the last outputs of agents to RLlib connectors after a call, because they are part of policy states."""
         for actor in self._actors.values():
             if isinstance(actor, FastActor):
                 actor.keep_states(self._trajectories())
 
     def backends(self) -> dict[str, str]:
-        """Return the backend that computes each policy's actions."""
+        """Return the inference backend of each policy."""
         return {
             str(policy_id): actor.backend
             if isinstance(actor, FastActor)
@@ -176,7 +176,7 @@ class EnvRunner(EnvRunnerV2):
     # Episodes.
 
     def create_episode(self, env_id: Any) -> OldStackEpisode:
-        """Create an episode as RLlib's method does, but of fastmarl's class."""
+        """Create an episode like the RLlib method, but of the fastmarl class."""
         assert env_id not in self._active_episodes
         worker = self._worker
         episode = OldStackEpisode(
@@ -202,7 +202,7 @@ class EnvRunner(EnvRunnerV2):
         return actor.quick_layers if isinstance(actor, FastActor) else {}
 
     def end_episode(self, env_id: Any, episode_or_exception: Any) -> None:
-        """End an episode as RLlib's method does."""
+        """End an episode like the RLlib method."""
         self._ended = self._active_episodes.get(env_id)
         super().end_episode(env_id, episode_or_exception)
 
@@ -246,7 +246,7 @@ class EnvRunner(EnvRunnerV2):
         acting: dict[Hashable, list[Any]],
         outputs: list[Any],
     ) -> None:
-        """Add one env's step, or its very first reset."""
+        """Add a step of an env, or its very first reset."""
         terminateds, truncateds = flags
         if env_id not in self._active_episodes:
             self._active_episodes[env_id] = self.create_episode(env_id)
@@ -280,7 +280,7 @@ class EnvRunner(EnvRunnerV2):
     def _seen(
         self, episode: OldStackEpisode, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict
     ) -> dict[Hashable, list[Seen]]:
-        """Group a step by policy, in the order of the policies' first agents."""
+        """Group a step by policy, ordered by the first agent of each policy."""
         policies = self._worker.policy_map.cache
         seen, done = seen_by_policy(episode, policies, obs, rewards, terminateds, truncateds, infos)
         if terminateds[ALL] or truncateds[ALL]:
@@ -294,7 +294,7 @@ class EnvRunner(EnvRunnerV2):
     def _last_words(
         self, policy_id: Hashable, agent_id: Hashable, rewards: dict, truncateds: dict, infos: dict
     ) -> Seen:
-        """Return the step of an agent that isn't observed at the end of its episode; RLlib samples the observation."""
+        """Return the step of an agent not observed at the end of its episode; RLlib samples the observation."""
         space = get_original_space(self._worker.policy_map[policy_id].observation_space)
         reward, info = rewards.get(agent_id, 0.0), infos.get(agent_id, {})
         return agent_id, space.sample(), reward, True, truncateds.get(agent_id, False), info
@@ -302,7 +302,7 @@ class EnvRunner(EnvRunnerV2):
     def _EnvRunnerV2__process_resetted_obs_for_eval(
         self, env_id: Any, obs: dict, infos: dict, episode: OldStackEpisode, to_eval: dict[Hashable, list[Any]]
     ) -> None:
-        """Add an env's reset; RLlib's loop calls its private method by this name."""
+        """Add a reset of an env; the RLlib loop calls its private method by this name."""
         by_policy: dict[Hashable, list[tuple[Hashable, Any]]] = {}
         for agent_id, observation in obs[env_id].items():
             by_policy.setdefault(episode.policy_for(agent_id), []).append((agent_id, observation))
@@ -327,6 +327,6 @@ class EnvRunner(EnvRunnerV2):
         for env_id in active_envs:
             actions[env_id] = {}
         for policy_id, acting in to_eval.items():
-            actor = self._actor(policy_id)  # may hand the policy over to RLlib, with another form of the answer
+            actor = self._actor(policy_id)  # may hand the policy over to RLlib, with another form of the output
             actor.send(acting, eval_results[policy_id], actions, off_policy_actions)
         return actions

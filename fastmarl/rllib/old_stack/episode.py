@@ -1,4 +1,4 @@
-"""An episode that stores its agents' steps in fastmarl's trajectories, if their policies allow it."""
+"""An episode that stores agent steps in fastmarl trajectories, if their policies allow it."""
 
 import math
 from collections.abc import Callable, Hashable, Mapping
@@ -24,11 +24,11 @@ QuickLayersOf = Callable[[Hashable], Mapping[Any, Any]]
 
 
 class OldStackEpisode(EpisodeV2):
-    """RLlib's class with fastmarl's trajectories.
+    """The RLlib class with fastmarl trajectories.
 
     Args:
-        args, kwargs: Arguments of RLlib's class.
-        new_trajectory: (episode, agent id) -> trajectory for the agent's steps; None: use RLlib's collector.
+        args, kwargs: Arguments of the RLlib class.
+        new_trajectory: (episode, agent id) -> trajectory for the agent steps; None: use the RLlib collector.
         quick_layers_of: Policy id -> quick layers of its model, see `quick_layers()`.
     """
 
@@ -40,7 +40,7 @@ class OldStackEpisode(EpisodeV2):
         self._new_trajectory, self._quick_layers_of = new_trajectory, quick_layers_of
 
     def add_init_obs(self, *, agent_id: Hashable, init_obs: Any, init_infos: Any, t: int = -1) -> None:
-        """Add an agent's first observation, as RLlib's method does."""
+        """Add the first observation of an agent, like the RLlib method."""
         trajectory = self._new_trajectory(self, agent_id)
         if trajectory is None:
             super().add_init_obs(agent_id=agent_id, init_obs=init_obs, init_infos=init_infos, t=t)
@@ -52,11 +52,11 @@ class OldStackEpisode(EpisodeV2):
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Trajectories of all agents whose steps fastmarl stores."""
+        """Trajectories of all agents whose steps are stored by fastmarl."""
         return [one for one in self._agent_collectors.values() if type(one) is Trajectory]
 
     def postprocess_episode(self, batch_builder: Any, is_done: bool = False, check_dones: bool = False) -> None:
-        """Build and postprocess batches of the agents' steps, and add them to their policies' in `batch_builder`."""
+        """Build and postprocess batches of agent steps, and add them to the policy batches in `batch_builder`."""
         built: dict[Hashable, tuple[Any, Any, SampleBatch]] = {}
         for agent_id, collector in self._agent_collectors.items():
             if collector.agent_steps:
@@ -119,7 +119,7 @@ FUNCTIONS = {  # (module, name) -> the original, read before user code can repla
 
 
 def is_gae(policy: Any) -> bool:
-    """Return true if `add_gae()` equals the policy's postprocessing."""
+    """Return True if `add_gae()` is equivalent to the postprocessing of the policy."""
     config = policy.config
     return (
         type(policy).postprocess_trajectory is PPO_METHOD
@@ -130,7 +130,7 @@ def is_gae(policy: Any) -> bool:
 
 
 def add_gae(policy: Any, batch: SampleBatch) -> SampleBatch:
-    """Add advantages and value targets to a batch, by RLlib's operations and in its dtypes.
+    """Add advantages and value targets to a batch, with the operations and dtypes of RLlib.
 
     Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation".
     """

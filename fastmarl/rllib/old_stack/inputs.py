@@ -1,4 +1,4 @@
-"""The columns that a policy sees when it acts, as RLlib's collectors for inference build them."""
+"""The input columns of a policy, as built by the RLlib inference collectors."""
 
 from typing import Any, NamedTuple
 
@@ -11,15 +11,15 @@ from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.trajectory import Trajectory, as_array, saved
 from fastmarl.rllib.old_stack.views import ACTIONS, CONSTANT_TO_ACT, LISTS, OBS, STATE_OUT, View, Views
 
-NO_STEP = -1  # the step of an agent's first observation, in RLlib's connectors
+NO_STEP = -1  # the step of the first observation of an agent, in RLlib connectors
 
 
 class OutputView(NamedTuple):
-    """A column of a policy's earlier outputs.
+    """A column of earlier policy outputs.
 
     Attributes:
         source: Name of the output.
-        at: Which of the last steps it shows, an index or an array of k indices.
+        at: Index, or array of k indices, of the steps shown, among the last steps.
         is_last_entry: True where it shows the last entry, which never changes.
         shows_last_entry: True if it shows that entry anywhere.
         has_last_entry: True if there is such an entry.
@@ -35,16 +35,16 @@ class OutputView(NamedTuple):
 
 
 class PolicyInputs:
-    """Builds a policy's inputs from the steps of the agents that act.
+    """Builds policy inputs from the steps of the acting agents.
 
-    RLlib has one collector for each agent. It keeps the last `views.before` values of each column: of an observation
-    the current one among them, of outputs and outcomes those up to the last step. A column that does not exist yet when
-    the agent acts first also has a last entry that never changes, behind which nothing is seen.
+    RLlib has one collector per agent. It keeps the last `views.before` values of each column, for observations
+    including the current one, for outputs and outcomes up to the last step. A column that does not exist yet when the
+    agent first acts also has a last entry that never changes, and nothing after it is visible.
 
     Args:
         policy: The policy.
         views: Its view requirements.
-        outputs: Rows of its outputs.
+        outputs: Rows of the policy outputs.
         initial_states: States before the first step.
     """
 
@@ -55,7 +55,7 @@ class PolicyInputs:
         self._output_views = {view.name: _output_view(view, views, initial_states) for view in of_outputs}
 
     def batch(self, acting: list[Trajectory]) -> SampleBatch:
-        """Return the batch that RLlib would give to `compute_actions_from_input_dict()`."""
+        """Return the batch that RLlib would pass to `compute_actions_from_input_dict()`."""
         n = len(acting)
         if self._views.sees_observations_alone:
             columns = {OBS: self.observations(acting)}
@@ -72,7 +72,7 @@ class PolicyInputs:
     def _columns(self, acting: list[Trajectory]) -> dict[str, Any]:
         rows = np.empty((len(acting), self._views.before), np.int64)
         has_initial = rows_before(acting, self._views.before, rows)
-        windows: dict[str, list[np.ndarray]] = {}  # of columns in lists, by agent
+        windows: dict[str, list[np.ndarray]] = {}  # of columns in lists, per agent
         columns = {}
         for view in self._views.inputs:
             source = view.source
@@ -98,7 +98,7 @@ class PolicyInputs:
         return tree.unflatten_as(observations[0], [stacked([*leaf]) for leaf in leaves])
 
     def _window(self, view: View, one: Trajectory) -> np.ndarray:
-        """Return what RLlib's collector keeps of a column."""
+        """Return the values of a column kept by the RLlib collector."""
         values = getattr(one, LISTS[view.source])[-one.before :]
         if view.source == SampleBatch.T:
             n_initial = one.n_initial_in_window
@@ -109,7 +109,7 @@ class PolicyInputs:
         return as_array([*[view.initial] * n_initial, *values[n_initial:], view.initial])
 
     def _of_outputs(self, view: OutputView, rows: np.ndarray, has_initial: bool) -> np.ndarray:
-        """Return a view of the policy's outputs, whose `rows` are those of the last steps, see `rows_before()`."""
+        """Return a view of the policy outputs, where `rows` are the rows of the last steps, see `rows_before()`."""
         seen, initial = rows[:, view.at], view.initial
         if view.source in self._outputs.names:
             values = self._outputs.take(view.source, seen)
@@ -136,7 +136,7 @@ def _output_view(view: View, views: Views, initial_states: list[Any]) -> OutputV
 
 
 def _dtype(rows: np.ndarray, of_outputs: np.dtype, of_initial: np.dtype, has_last_entry: bool) -> np.dtype:
-    """Return the dtype of a column of all agents, each of which has its own in RLlib, depending on its last steps."""
+    """Return the dtype of a column of all agents; in RLlib it differs per agent, depending on its last steps."""
     n_initial = (rows < 0).sum(axis=1) + has_last_entry
     n = rows.shape[1] + has_last_entry
     kinds = [(n_initial == 0, of_outputs), (n_initial == n, of_initial)]
@@ -151,7 +151,7 @@ def _seen(window: np.ndarray, shifts: np.ndarray) -> np.ndarray:
 
 
 def stacked(observations: list[Any]) -> np.ndarray:
-    """Stack observations to [n, ...] as RLlib does, which casts each float64 observation to float32 first."""
+    """Stack observations to [n, ...] like RLlib, which first casts each float64 observation to float32."""
     values = np.array(observations)
     if values.dtype != np.float64:
         return values

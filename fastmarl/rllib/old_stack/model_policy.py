@@ -1,4 +1,4 @@
-"""The actions of RLlib's torch policies by their model's own call, without the calls around it."""
+"""Computes actions of RLlib torch policies by calling their model, without the surrounding calls."""
 
 import functools
 from collections.abc import Callable
@@ -27,19 +27,19 @@ QUICK_LAYERS: list[tuple[Any, Callable[[nn.Module], bool]]] = [
     (LSTMStep, has_quick_step),
     (AttentionStep, has_attention_step),
 ]
-"""(class that computes one step of a layer, test if it does so for a layer)."""
+"""(class that computes a single step of a layer, function that tests if a layer is supported)."""
 TRAINING = itemgetter("training")
 
 
 class ModelPolicy:
-    """Computes a policy's actions and other outputs.
+    """Computes actions and other outputs of a policy.
 
     Args:
         policy: A policy for which `problem_of_calls()` is None.
-        former: What has computed them so far; its `quick_layers` are kept.
+        former: The previous object for this policy; its `quick_layers` are kept.
 
     Attributes:
-        quick_layers: Layer of the model -> what computes one step of it, see `quick_layers()`.
+        quick_layers: Layer of the model -> object that computes a single step of it, see `quick_layers()`.
     """
 
     def __init__(self, policy: Any, former: Self | None = None):
@@ -59,7 +59,7 @@ class ModelPolicy:
         self._has_values = draws and EXTRA_OUTPUTS[type(policy).extra_action_out]
 
     def act(self, batch: SampleBatch) -> tuple[Any, list[Any], dict[str, Any]]:
-        """Return actions, states, and the policy's other outputs by column."""
+        """Return actions, states, and a dict of column -> other policy output."""
         policy, n = self._policy, len(batch[SampleBatch.OBS])
         model = policy.model
         if not self._is_in_eval_mode():
@@ -89,7 +89,7 @@ class ModelPolicy:
         return _to_numpy(actions), of_states, of_extra
 
     def _is_in_eval_mode(self) -> bool:
-        """Return True if the model's eval() would change nothing."""
+        """Return True if eval() of the model would change nothing."""
         if not self._parts or any(map(TRAINING, self._parts)):
             return False
         return self._current_children() == self._all_children
@@ -98,7 +98,7 @@ class ModelPolicy:
         return [*chain.from_iterable([children.values() for children in self._children])]
 
     def _drawn(self, logits: Any) -> tuple[np.ndarray, np.ndarray] | None:
-        """Draw actions; returns (actions, log-probabilities), or None if RLlib must draw."""
+        """Sample actions; returns (actions, log-probabilities), or None if RLlib must sample."""
         if self._sampler is None or not self._policy.config["explore"]:
             return None
         if type(logits) is not Tensor or logits.dtype != torch.float32 or not (logits.dim() == 2 and len(logits)):
@@ -108,7 +108,7 @@ class ModelPolicy:
         return (actions, logp) if np.isfinite(logp).all() else None
 
     def _chosen(self, logits: Any, inputs: SampleBatch, states: list[Any]) -> tuple[Any, dict[str, Any]]:
-        """Return actions and the policy's other outputs by RLlib's own distribution and exploration."""
+        """Return actions and other policy outputs, using the distribution and exploration of RLlib."""
         policy = self._policy
         distribution = policy.dist_class(logits, policy.model)
         actions, logp = policy.exploration.get_exploration_action(
@@ -119,14 +119,14 @@ class ModelPolicy:
 
 
 def _has_torchs_eval(part: nn.Module) -> bool:
-    """Return True if eval() does nothing for the module but to set a flag of it and of its children."""
+    """Return True if eval() of the module only sets a flag of it and its children."""
     kind = type(part)
     is_torchs = kind.train is nn.Module.train and kind.eval is nn.Module.eval and "train" not in vars(part)
     return is_torchs and not isinstance(part, torch.jit.ScriptModule)
 
 
 def problem_of_calls(policy: Any) -> str | None:
-    """Return the reason why the policy's own call must compute the actions; None: `ModelPolicy` computes the same."""
+    """Return the reason why the policy itself must be called for actions; None: `ModelPolicy` computes the same."""
     if problem := problem_of_methods(policy):
         return problem
     if not isinstance(policy.model, TorchModelV2) or not isinstance(policy.model, nn.Module):
@@ -137,7 +137,7 @@ def problem_of_calls(policy: Any) -> str | None:
 
 
 def _with_logp(extra: dict[str, Any], logits: Any, logp: Any) -> dict[str, Any]:
-    """Add the outputs that RLlib adds to a policy's extra outputs."""
+    """Add the outputs that RLlib adds to the extra outputs of a policy."""
     if logits is not None:
         extra[SampleBatch.ACTION_DIST_INPUTS] = logits
     if logp is not None:

@@ -1,4 +1,4 @@
-"""Stores a policy's outputs in rows until batches are built from them."""
+"""Stores policy outputs in rows until batches are built from them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,17 +12,17 @@ FIRST_CAPACITY = 1024
 
 
 class OutputRows:
-    """One policy's actions and other outputs, by column.
+    """Actions and other outputs of a policy, stored in columns.
 
-    Rows are numbered in order of arrival. When the memory is full, the rows still needed are compacted.
+    Rows are numbered in order of arrival. When the memory is full, rows still needed are compacted.
 
     Args:
         holders: Returns the holders of all rows still needed; each has `rows`, a list, and `pending`, a row or -1.
-        flattens_actions: True if nested actions are recorded as one array each.
+        flattens_actions: True if nested actions are recorded as a single array each.
 
     Attributes:
-        names: Names of the columns in the order of the policy's outputs.
-        has_read_only_actions: True, by leaf of an action, if RLlib would have made its arrays read-only.
+        names: Names of the columns in the order of the policy outputs.
+        has_read_only_actions: Per action leaf, True if RLlib would have made its arrays read-only.
     """
 
     def __init__(self, holders: Callable[[], Iterable[Any]], flattens_actions: bool):
@@ -37,7 +37,7 @@ class OutputRows:
         self.has_read_only_actions: list[bool] = [False]
 
     def add(self, outputs: Mapping[str, Any], n: int) -> int:
-        """Add n rows, for which `fits()` is true, and return the number of the first."""
+        """Add n rows, for which `fits()` returns True, and return the index of the first."""
         columns = leaves_of(outputs)
         if self._used + n > self._capacity:
             if not self.names:
@@ -54,7 +54,7 @@ class OutputRows:
         return first
 
     def fits(self, outputs: Mapping[str, Any], n: int) -> bool:
-        """Return true if outputs have n rows, and the same names, dtypes and shapes as before."""
+        """Return True if outputs have n rows, and the same names, dtypes and shapes as before."""
         columns = leaves_of(outputs)
         if self._columns and [*columns] != [*self._columns]:
             return False
@@ -74,7 +74,7 @@ class OutputRows:
         return tree.unflatten_as(self._action, leaves)
 
     def taken(self, rows: list[int]) -> dict[str, Any]:
-        """Copy these rows of all columns; actions are nested as the policy returned them."""
+        """Copy these rows of all columns; actions are nested as returned by the policy."""
         columns = {name: column[rows] for name, column in self._columns.items()}
         if self._action is None:
             return columns
@@ -84,7 +84,7 @@ class OutputRows:
         }
 
     def row(self, row: int) -> dict[str, Any]:
-        """Copy one row of all columns."""
+        """Copy a single row of all columns."""
         return {
             name: self._action_of(row) if name == ACTIONS else _of_row(self._columns[name], row) for name in self.names
         }
@@ -118,7 +118,7 @@ class OutputRows:
 
 
 def leaves_of(outputs: Mapping[str, Any]) -> Mapping[Any, np.ndarray]:
-    """Return arrays by column, with a column (ACTIONS, i) for each leaf of nested actions."""
+    """Return column -> array, with a column (ACTIONS, i) for each leaf of nested actions."""
     actions = outputs[ACTIONS]
     if isinstance(actions, np.ndarray):
         return outputs

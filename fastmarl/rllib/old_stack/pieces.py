@@ -1,4 +1,4 @@
-"""RLlib's default connectors, applied to all agents of an env at once."""
+"""The default connectors of RLlib, applied to all agents of an env in a single call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,12 +32,12 @@ CHANGES = {NormalizeActionsConnector: unsquash_action, ClipActionsConnector: cli
 
 
 class AgentPieces:
-    """A policy's agent connectors.
+    """Agent connectors of a policy.
 
     Attributes:
         clip_reward: Function that clips a reward; None: rewards are not clipped.
-        states: RLlib's buffer of the policy's outputs.
-        problem: The reason why RLlib's pipeline must be called; None: it need not.
+        states: RLlib buffer of the policy outputs.
+        problem: The reason why the RLlib pipeline must be called; None if it need not.
     """
 
     def __init__(self, policy: Policy):
@@ -97,7 +97,7 @@ def _observe_function(piece: Any) -> Observe:
 
 
 def _check_function(preprocessor: NoPreprocessor) -> Observe:
-    """Check every 100th observation, as RLlib does, without changing any."""
+    """Check every 100th observation, as in RLlib, without changing any."""
 
     def check(observations: list[Any]) -> list[Any]:
         seen = preprocessor._i
@@ -111,10 +111,10 @@ def _check_function(preprocessor: NoPreprocessor) -> Observe:
 
 
 class ActionPieces:
-    """A policy's action connectors.
+    """Action connectors of a policy.
 
     Attributes:
-        problem: The reason why RLlib's pipeline must be called; None: it need not.
+        problem: The reason why the RLlib pipeline must be called; None if it need not.
     """
 
     def __init__(self, policy: Policy):
@@ -129,10 +129,10 @@ class ActionPieces:
         self._changes = [CHANGES[kind] for kind in kinds if kind in CHANGES] if is_box else []
 
     def for_envs(self, actions: Any) -> tuple[list[Any], list[bool]]:
-        """Convert actions to the form that envs get, with read-only arrays.
+        """Convert actions to the form passed to envs, with read-only arrays.
 
         Returns:
-            (action of each agent; true, by leaf of an action, if RLlib would send the same arrays that it stores)
+            (action of each agent; per action leaf, True if RLlib would send the same arrays that it stores)
         """
         if not isinstance(self._space, gym.Space):
             return self._nested_for_envs(actions)
@@ -180,6 +180,6 @@ def _read_only(actions: list[Any]) -> list[Any]:
 
 
 def _show_in_metrics(pipeline: Any) -> None:
-    """Create a timer for each connector, which metrics have in RLlib; no time is spent in these connectors."""
+    """Create a timer for each connector, as in RLlib metrics; no time is spent in these connectors."""
     for piece in pipeline.connectors:
         pipeline.timers[str(piece)]  # creates a timer

@@ -1,4 +1,4 @@
-"""The actions of RLlib's policies with fully connected networks: the same operations without the calls around them."""
+"""Computes actions of RLlib policies with fully connected networks: same operations, fewer surrounding calls."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ POLICY_METHODS = (
     *("action_sampler_fn", "action_distribution_fn"),
 )
 EXTRA_OUTPUTS = {ValueNetworkMixin.extra_action_out: True, TorchPolicyV2.extra_action_out: False}
-"""Methods that return a policy's further outputs -> true if these are the values."""
+"""Methods that return additional policy outputs -> True if these are the values."""
 SAMPLERS: dict[type, type[RowSampler]] = {TorchCategorical: CategoricalRows, TorchDiagGaussian: GaussianRows}
 CALLED = (
     *("forward", "__call__", "value_function", "before_compute_actions", "get_exploration_action"),
@@ -44,7 +44,7 @@ METHODS = {  # the originals, read before user code can replace them
 
 
 class PlainPolicy:
-    """Computes a policy's actions and other outputs.
+    """Computes actions and other outputs of a policy.
 
     Args:
         policy: A policy for which `problem_of()` is None.
@@ -61,7 +61,7 @@ class PlainPolicy:
         self._sampler = SAMPLERS[policy.dist_class]()
 
     def act(self, obs: np.ndarray) -> dict[str, np.ndarray]:
-        """Return actions and the policy's other outputs by column, in RLlib's order.
+        """Return actions and a dict of column -> other policy output, in RLlib order.
 
         Args:
             obs: [n, ...], of any numeric dtype.
@@ -88,13 +88,13 @@ class PlainPolicy:
         return outputs
 
     def _draw(self, logits: Tensor) -> tuple[np.ndarray, Tensor]:
-        """Draw actions; returns (actions, log-probabilities)."""
+        """Sample actions; returns (actions, log-probabilities)."""
         policy = self._policy
         if policy.config["explore"]:
             actions, logp = self._sampler.draw(logits, logits.numpy())
             if np.isfinite(logp).all():
                 return actions, torch.from_numpy(logp)
-        # RLlib's own code raises the errors about NaN, and chooses the likeliest actions.
+        # RLlib raises the errors about NaN, and chooses the most likely actions.
         chosen, logp_of_chosen = policy.exploration.get_exploration_action(
             action_distribution=policy.dist_class(logits, policy.model),
             timestep=policy.global_timestep,
@@ -114,7 +114,7 @@ def problem_of(policy: Any) -> str | None:
 
 
 def problem_of_methods(policy: Any) -> str | None:
-    """Return the reason why the policy's own call must compute the actions; None: it has RLlib's methods."""
+    """Return the reason why the policy itself must be called for actions; None if its methods are from RLlib."""
     kind = type(policy)
     if not isinstance(policy, TorchPolicyV2):
         return f"{kind.__name__} is no TorchPolicyV2"
@@ -125,7 +125,7 @@ def problem_of_methods(policy: Any) -> str | None:
 
 
 def problem_of_draws(policy: Any) -> str | None:
-    """Return the reason why RLlib's exploration must draw the actions; None: `SAMPLERS` draw the same."""
+    """Return the reason why RLlib exploration must sample the actions; None: `SAMPLERS` give the same samples."""
     if changed := [f"{owner.__name__}.{name}" for (owner, name), method in METHODS.items()
                    if getattr(owner, name) is not method]:  # fmt: skip
         return f"{changed[0]}() has been replaced"

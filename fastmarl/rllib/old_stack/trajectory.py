@@ -1,4 +1,4 @@
-"""One agent's steps since the last batch, in place of RLlib's AgentCollector."""
+"""Steps of an agent since the last batch, in place of AgentCollector of RLlib."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -20,20 +20,20 @@ TO_LOOK_AT = frozenset(vars(AgentCollector({SampleBatch.OBS: ViewRequirement()})
 
 
 class Trajectory(Steps):
-    """One agent's steps since the last batch.
+    """Steps of an agent since the last batch.
 
-    Like RLlib's collector, it keeps the steps before the batch that views need, and all steps of an agent that has
-    ended.
+    Like the RLlib collector, it keeps the steps before the batch that are needed by views, and all steps of an ended
+    agent.
 
     Args:
         agent_id, agent_index: Id and index of the agent.
         env_id, episode_id: Ids of the env and the episode.
-        policy: The agent's policy.
-        views: Columns of the policy's batches.
-        outputs: Rows of the policy's outputs, which hold the actions.
+        policy: Policy of the agent.
+        views: Columns of the policy batches.
+        outputs: Rows of the policy outputs, including the actions.
 
     Attributes:
-        seen_unroll_id: Number of the unroll for policies that ask for it to act; RLlib's connectors count on their own.
+        seen_unroll_id: Unroll index for policies that use it as an input; RLlib connectors count separately.
     """
 
     __slots__ = ("_initial_states", "_is_recurrent", "_policy", "_views", "agent_index", "episode_id", "outputs",
@@ -57,7 +57,7 @@ class Trajectory(Steps):
         self.begin_unroll()
 
     def __getattr__(self, name: str) -> Any:
-        """Return attributes of RLlib's collector, such as `buffers`, which callbacks may read."""
+        """Return attributes of the RLlib collector, such as `buffers`, which callbacks may read."""
         if name in TO_LOOK_AT:
             return getattr(self.as_collector(), name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -72,7 +72,7 @@ class Trajectory(Steps):
         self.unroll_id = _next_unroll_id()
 
     def build_for_training(self, view_requirements: Mapping[str, ViewRequirement]) -> SampleBatch:
-        """Build the batch of these steps as RLlib's method does, and drop them unless the agent has ended."""
+        """Build the batch of these steps like the RLlib method, and drop them unless the agent has ended."""
         if torch.is_tensor(self.obs[0]):
             raise ValueError
         columns, rows = {}, np.array(self.rows)
@@ -96,7 +96,7 @@ class Trajectory(Steps):
         return batch
 
     def _seen(self, view: View, values: np.ndarray) -> np.ndarray:
-        """Copy what a view shows of a column, with a row for each step or for each `repeat` steps."""
+        """Copy the part of a column shown by a view, with a row per step or per `repeat` steps."""
         first, n = self.before - (view.source in WITH_NEXT), len(self.times) - self.before
         if view.shift is not None:
             begin = first + view.shift
@@ -108,7 +108,7 @@ class Trajectory(Steps):
         return values[at[:, 0] if at.shape[1] == 1 else at]
 
     def _recorded(self, source: str, rows: np.ndarray) -> Any:
-        """Return a column with its values before the first step, an array or nested arrays; None: it isn't recorded."""
+        """Return a column with its values before the first step, an array or nested arrays; None: not recorded."""
         if source in LISTS:
             values = getattr(self, LISTS[source])
             if source == OBS and isinstance(values[0], (dict, tuple)):
@@ -134,13 +134,13 @@ class Trajectory(Steps):
         return values
 
     def _initial(self, source: str) -> Any:
-        """Return the value of an output before the first step; None: the first one is repeated."""
+        """Return the value of an output before the first step; None: the first value is repeated."""
         if source.startswith(STATE_OUT):
             return self._initial_states[int(source.removeprefix(STATE_OUT))]
         return self._views.zeros.get(source)
 
     def as_collector(self) -> AgentCollector:
-        """Convert to RLlib's collector with the same steps."""
+        """Convert to an RLlib collector with the same steps."""
         collector = new_collector(self._policy, self._initial_states)
         collector.unroll_id = self.unroll_id
         first, n = self.n_initial, len(self.times)
@@ -160,7 +160,7 @@ class Trajectory(Steps):
         return collector
 
     def as_collector_for_inference(self, initial_states: list[Any]) -> AgentCollector:
-        """Convert to the collector that RLlib's connectors have for a policy that acts."""
+        """Convert to the inference collector of the RLlib connectors."""
         collector = new_collector(self._policy, initial_states)
         collector.is_training(False)
         collector.unroll_id = self.seen_unroll_id
@@ -173,7 +173,7 @@ class Trajectory(Steps):
         return collector
 
     def _step(self, i: int) -> dict[str, Any]:
-        """Return a step's values for RLlib's collector, in its order."""
+        """Return the values of a step for the RLlib collector, in its order."""
         return {
             SampleBatch.T: self.times[i],
             SampleBatch.ENV_ID: self.env_id,
@@ -189,12 +189,12 @@ class Trajectory(Steps):
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Convert a list of values as RLlib's collectors do."""
+    """Convert a list of values like the RLlib collectors."""
     return saved(np.array(values))
 
 
 def saved(values: np.ndarray) -> np.ndarray:
-    """Cast float64 to float32, in which RLlib's collectors save it."""
+    """Cast float64 to float32, as saved by RLlib collectors."""
     return values.astype(np.float32) if values.dtype == np.float64 else values
 
 
@@ -204,7 +204,7 @@ def _next_unroll_id() -> int:
 
 
 def new_collector(policy: Policy, initial_states: list[Any]) -> AgentCollector:
-    """Make an empty RLlib collector with the policy's settings."""
+    """Make an empty RLlib collector with the settings of the policy."""
     return AgentCollector(
         policy.view_requirements,
         max_seq_len=policy.config["model"]["max_seq_len"],

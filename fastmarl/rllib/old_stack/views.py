@@ -1,4 +1,4 @@
-"""A policy's view requirements: which columns of which steps its batches have."""
+"""View requirements of a policy: the columns and steps in its batches."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ OBS, INFOS, ACTIONS, REWARDS = SampleBatch.OBS, SampleBatch.INFOS, SampleBatch.A
 STATE_OUT = "state_out_"
 AGENT_ID = "agent_id"
 WITH_NEXT = (OBS, INFOS)
-"""Columns that have a value at the end of a step, too."""
+"""Columns that also have a value at the end of a step."""
 CONSTANT = {
     SampleBatch.EPS_ID: "episode_id",
     SampleBatch.AGENT_INDEX: "agent_index",
@@ -31,17 +31,17 @@ LISTS = {
     SampleBatch.UNROLL_ID: "unrolls",
 }
 FIXED = (*CONSTANT, SampleBatch.UNROLL_ID, INFOS)
-"""Columns of which no other steps can be asked for."""
+"""Columns that can be requested only for the current step."""
 FLAGS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
 CONSTANT_TO_ACT = {
-    SampleBatch.EPS_ID: "env_id",  # RLlib's connectors know no id of the episode
+    SampleBatch.EPS_ID: "env_id",  # RLlib connectors do not know the episode id
     SampleBatch.UNROLL_ID: "seen_unroll_id",
     SampleBatch.AGENT_INDEX: "agent_index",
     SampleBatch.ENV_ID: "env_id",
 }
-"""Constant columns for policies that act."""
+"""Constant input columns of policies."""
 TO_ACT = (OBS, ACTIONS, REWARDS, SampleBatch.T, *FLAGS, *CONSTANT_TO_ACT)
-"""Columns that policies may ask for to act, besides states."""
+"""Input columns that policies may request, in addition to states."""
 
 
 class View(NamedTuple):
@@ -49,11 +49,11 @@ class View(NamedTuple):
 
     Attributes:
         name: Name of the column.
-        source: Name of the recorded data that it comes from.
+        source: Name of the recorded data it comes from.
         shifts: Steps relative to the current one, [k].
-        shift: The only one of them, if there is a row for each step; otherwise None.
+        shift: The only shift, if there is a row for each step; otherwise None.
         repeat: Number of steps from one row to the next.
-        initial: Value of the source before the first step; None: RLlib's rules for the source hold.
+        initial: Value of the source before the first step; None: the rules of RLlib for the source apply.
     """
 
     name: str
@@ -65,19 +65,19 @@ class View(NamedTuple):
 
 
 class Views:
-    """A policy's view requirements.
+    """View requirements of a policy.
 
     Args:
         policy: The policy.
 
     Attributes:
-        columns: Columns of batches for training, in order; batches lack those that are not recorded.
-        inputs: Columns that the policy needs to act, in order.
-        before: Number of earlier steps that the views need, as RLlib counts them.
-        zeros: Column -> its value before the first step, for actions and rewards that RLlib initializes with zeros.
-        sees_observations_alone: True if the policy acts upon the current observations and nothing else.
-        states: Names of the states that the policy's outputs must have.
-        problem: The reason why RLlib's collector must build the batches; None: it need not.
+        columns: Columns of training batches, in order; columns not recorded are missing from batches.
+        inputs: Input columns of the policy, in order.
+        before: Number of earlier steps needed by the views, as counted by RLlib.
+        zeros: Column -> value before the first step, for actions and rewards that RLlib initializes with zeros.
+        sees_observations_alone: True if the current observations are the only policy input.
+        states: Names of the states required in the policy outputs.
+        problem: The reason why the RLlib collector must build the batches; None if it need not.
     """
 
     def __init__(self, policy: Any):
@@ -116,7 +116,7 @@ class Views:
 
 
 def _zeros(column: str, space: Any, flatten: bool) -> Any:
-    """Return RLlib's value of a column before the first step."""
+    """Return the value in RLlib of a column before the first step."""
     zeros = get_dummy_batch_for_space(space, batch_size=0) if isinstance(space, gym.Space) else space
     return flatten_to_single_ndarray(zeros) if column == ACTIONS and flatten else zeros
 

@@ -1,4 +1,4 @@
-"""RLlib's RolloutWorker of the old API stack with fastmarl's sampler."""
+"""RolloutWorker of the old RLlib API stack with the fastmarl sampler."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fastmarl.rllib.old_stack.env_runner import EnvRunner
 
 
 class RolloutWorker(RLlibWorker):
-    """Replaces RLlib's class of the same name; returns the same batches.
+    """Replaces the RLlib class of the same name; returns the same batches.
 
     ```python
     config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
@@ -19,7 +19,7 @@ class RolloutWorker(RLlibWorker):
     ```
 
     Args:
-        arguments: Those of RLlib's class.
+        arguments: Arguments of the RLlib class.
     """
 
     def __init__(self, **arguments: Any):
@@ -34,7 +34,7 @@ class RolloutWorker(RLlibWorker):
 
     @property
     def slow_path_reasons(self) -> list[str]:
-        """Reasons why RLlib's connectors and collectors are used, each a part of a sentence; empty if they are not."""
+        """Reasons for using RLlib connectors and collectors, each a part of a sentence; empty if they are not used."""
         if self._runner is None:
             return ["there is no sampler of RLlib's"]
         reasons = self._runner.slow_path_reasons.items()
@@ -49,12 +49,12 @@ class RolloutWorker(RLlibWorker):
 
     @property
     def inference_backends(self) -> dict[str, str]:
-        """Backend that computes the actions of each policy; empty before the first call."""
+        """Policy id -> inference backend; empty before the first call."""
         return {} if self._runner is None else self._runner.backends()
 
     @exits_as_errors()
     def sample(self, **kwargs: Any) -> Any:
-        """Sample a batch as RLlib's method does."""
+        """Sample a batch like the RLlib method."""
         if self._runner is None:
             return super().sample(**kwargs)
         self._runner.refresh()

@@ -17,17 +17,17 @@ from fastmarl.rllib.sampling.shared_data import Mapped
 from fastmarl.rllib.sampling.to_env import Acted, ToEnv
 from fastmarl.rllib.sampling.to_module import ToModule
 
-OWN_COLUMNS = {Columns.ACTIONS_FOR_ENV, WEIGHTS_SEQ_NO}  # RLlib records its own numbers, and no actions for envs
+OWN_COLUMNS = {Columns.ACTIONS_FOR_ENV, WEIGHTS_SEQ_NO}  # RLlib records other numbers, and no actions for envs
 
 
 class Acting:
-    """Chooses the actions of all agents that have been observed.
+    """Chooses the actions of all observed agents.
 
     Args:
-        parts: The runner's parts.
-        inputs: Makes the modules' batches.
-        to_module: Runs the user's connector pieces on batches.
-        to_env: Runs the user's connector pieces on the modules' outputs.
+        parts: Parts of the runner.
+        inputs: Makes the module batches.
+        to_module: Runs user connector pieces on batches.
+        to_env: Runs user connector pieces on module outputs.
     """
 
     def __init__(self, parts: Parts, inputs: ModuleInputs, to_module: ToModule, to_env: ToEnv):
@@ -38,7 +38,7 @@ class Acting:
         self._makes_batches = parts.to_module.makes_batches
 
     def act(self, explore: bool, t: int) -> Acted:
-        """Run all modules on their agents' rows, store the outputs, and return actions for the envs."""
+        """Run all modules on the rows of their agents, store the outputs, and return actions for the envs."""
         parts, ids, seconds = self._parts, self._parts.store.module_ids, self._parts.counts.seconds
         began = time.perf_counter()
         order: list[int] = []
@@ -67,7 +67,7 @@ class Acting:
         return acted
 
     def _mapped(self) -> Mapped:
-        """Return the agents of the batches' rows, see `Mapped`."""
+        """Return the agents of the batch rows, see `Mapped`."""
         if self._makes_batches:
             return self._to_module.mapped
         mapped = self._parts.rows_to_act()
@@ -75,7 +75,7 @@ class Acting:
         return mapped
 
     def _take(self, module: int, columns: dict[Key, np.ndarray]) -> None:
-        """Store a module's outputs, and its actions for the envs."""
+        """Store the outputs of a module, and its actions for the envs."""
         parts, store = self._parts, self._parts.store
         first, block, state = store.acting_from[module], store.blocks[module], parts.states[module]
         if state is not None:
@@ -87,12 +87,12 @@ class Acting:
         store.record(module, columns)
 
     def _agents_of(self, block: Block, first: int) -> list[Hashable]:
-        """Return the agents of a block's rows from `first` on."""
+        """Return the agents of the rows in a block from `first` on."""
         agent_ids = self._parts.table.agent_ids
         return [agent_ids[lane] for lane in block.lane_R[first : block.rows.n]]
 
     def act_at_random(self) -> Acted:
-        """Draw actions from the envs' own spaces, and store them without other outputs."""
+        """Sample actions from the env spaces, and store them without other outputs."""
         store, table = self._parts.store, self._parts.table
         actions: list[dict] = []
         for env, lanes, record in zip(self._parts.runner.env.envs, table.envs, table.records, strict=True):
@@ -111,7 +111,7 @@ class Acting:
         return Acted(actions, actions)
 
     def _acting_agents(self, lanes: Any, record: Any) -> set[Hashable]:
-        """Return the agents that act next; the set is built as in RLlib, so that its order is the same."""
+        """Return the agents to act next; the set is built as in RLlib, so that its order is the same."""
         if record is None or record.awaits_reset:
             return set()
         observed = set(record.observed)

@@ -1,4 +1,4 @@
-"""Calls RLlib's episode callbacks when RLlib's loop would, with an episode that is built only if it is read."""
+"""Calls RLlib episode callbacks at the same points as the RLlib loop, with an episode built only if it is read."""
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -30,18 +30,18 @@ def listeners(internals: Internals, event: str) -> list[Any]:
 
 
 class EpisodeEvents:
-    """Calls the callbacks of episodes.
+    """Calls episode callbacks.
 
     Args:
-        parts: The runner's parts.
-        builder: Reads agents' latest actions and outputs.
+        parts: Parts of the runner.
+        builder: Reads the latest actions and outputs of agents.
         episodes: Builds running episodes.
 
     Attributes:
-        listened: Events for which there are callbacks.
-        views: Views of running episodes by env, made on demand.
-        late: Envs that `write_back_late()` is for.
-        is_in_tick: True if envs step, false while all are reset and between calls.
+        listened: Events with callbacks.
+        views: Env index -> view of the running episode, made on demand.
+        late: Envs to be handled by `write_back_late()`.
+        is_in_tick: True if envs step, False while all are reset and between calls.
         passing: See RunningEpisodes.
     """
 
@@ -51,7 +51,7 @@ class EpisodeEvents:
         self._episodes = episodes
         self.views: dict[int, EpisodeInView] = {}
         self.late: set[int] = set()
-        self._shown: list[EpisodeInView] = []  # while callbacks run: views that they can read
+        self._shown: list[EpisodeInView] = []  # while callbacks run: views they can read
         self.listened: frozenset[str] = frozenset()
         self.is_in_tick = False
         self._keeps_chunks = False
@@ -63,11 +63,11 @@ class EpisodeEvents:
 
     @property
     def has_built(self) -> bool:
-        """True if callbacks or connectors have caused running episodes to be built."""
+        """True if running episodes have been built for callbacks or connectors."""
         return any(view.is_built for view in self.views.values())
 
     def view_of(self, env_index: int) -> EpisodeInView | None:
-        """Return the view of the env's running episode, or None if there is none yet."""
+        """Return the view of the running episode in the env, or None if it has not been made."""
         return self.views.get(env_index)
 
     def begin(self, env_index: int) -> None:
@@ -77,7 +77,7 @@ class EpisodeEvents:
         self.fire(CREATED, env_index)
 
     def cut(self, horizon: int) -> dict[int, Any]:
-        """Cut all built running episodes; returns the next chunks by env."""
+        """Cut all built running episodes; returns env -> next chunk."""
         successors = {}
         for env_index, view in sorted(self.views.items()):
             if view.is_built:
@@ -91,19 +91,19 @@ class EpisodeEvents:
         return successors
 
     def go_on(self, successors: dict[int, Any]) -> None:
-        """Continue all running episodes in new chunks, which are given for those that have been built."""
+        """Continue all running episodes in new chunks, which are given for built episodes."""
         views, self.views = self.views, {}
         for record in self._parts.running():
             env_index = record.env_index
             if env_index in views:
-                record.custom_data = deepcopy(record.custom_data)  # the chunk keeps its own
+                record.custom_data = deepcopy(record.custom_data)  # the chunk keeps a separate object
             if env_index in successors:
                 episode = successors[env_index]
                 episode._agent_to_module_mapping, episode._custom_data = record.mapping, record.custom_data
                 self.views[env_index] = EpisodeInView(self._episodes, record, episode)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
-        """Keep a returned chunk for callbacks at the end of its episode, which get all chunks."""
+        """Keep a returned chunk for callbacks at the end of its episode, which receive all chunks."""
         if END in self.listened or self._keeps_chunks:
             self._earlier_chunks[record.id_].append(episode)
 
@@ -115,7 +115,7 @@ class EpisodeEvents:
         """Give the runner all returned chunks of a running episode, as mere numbers if they no longer exist."""
         chunks = self._earlier_chunks
         n_missing = len(record.earlier) - len(chunks.get(record.id_, ()))
-        if n_missing > 0:  # not if episodes share an id, and so their chunks
+        if n_missing > 0:  # not if episodes share an id, and thus their chunks
             chunks[record.id_][:0] = [chunk.shown for chunk in record.earlier[:n_missing]]
 
     def fire(self, event: str, env_index: int, *, is_late: bool = False) -> None:
@@ -124,8 +124,8 @@ class EpisodeEvents:
         Args:
             event: One of EVENTS.
             env_index: The env.
-            is_late: True if RLlib has made the modules' next batch by then, so that it has the observations from before
-                the callbacks.
+            is_late: True if RLlib has already made the next module batch, so that it contains the observations from
+                before the callbacks.
         """
         if event not in self.listened:
             return
@@ -153,7 +153,7 @@ class EpisodeEvents:
             self._take_over(each, event, is_late=is_late)
 
     def _take_over(self, view: EpisodeInView, event: str, *, is_late: bool) -> None:
-        """Take over what callbacks have written to an episode."""
+        """Adopt data written to an episode by callbacks."""
         if not view.is_built:
             return
         record = view.record
@@ -167,7 +167,7 @@ class EpisodeEvents:
         else:
             self.write_observations(view)
 
-    # For code that reads the state of RLlib's loop.
+    # For code that reads the state of the RLlib loop.
 
     def keep_chunks(self) -> None:
         """Give the runner the returned chunks of running episodes, and keep the next ones there."""
@@ -176,10 +176,10 @@ class EpisodeEvents:
             self.complete_earlier_chunks(record)
 
     def shown(self, name: str) -> Any:
-        """Return what RLlib's loop has in this attribute of the runner at this point of the call.
+        """Return the value of this runner attribute in the RLlib loop at this point of the call.
 
         Raises:
-            RunningEpisodeError: If that is not known here, for example because steps are half recorded.
+            RunningEpisodeError: If the value is unknown here, for example because steps are half recorded.
         """
         if name == EPISODES and self._shown:
             return self._shown_episodes()
@@ -204,7 +204,7 @@ class EpisodeEvents:
 
     @contextmanager
     def _live_metrics(self, logger: Any) -> Iterator[None]:
-        """Log the call's counts, which otherwise happens at its end, before callbacks read the logger."""
+        """Log the counts of the call, otherwise done at its end, before callbacks read the logger."""
 
         def peek(*args: Any, **options: Any) -> Any:
             self._parts.log_counts()
@@ -214,20 +214,20 @@ class EpisodeEvents:
         try:
             yield
         finally:
-            vars(logger).pop("peek", None)  # a callback may have done so
+            vars(logger).pop("peek", None)  # a callback may already have done so
 
     def write_back_late(self) -> None:
-        """Write back what late callbacks have changed, after the modules have acted."""
+        """Write back changes by late callbacks after the modules have acted."""
         for env_index in self.late:
             self.write_observations(self.views[env_index])
         self.late.clear()
 
     def built_episode(self, record: RLlibRecord) -> Any:
-        """Return the running episode as RLlib's loop has it."""
+        """Return the running episode as in the RLlib loop."""
         return self.view_of_running(record).built()
 
     def view_of_ended(self, chunk: RLlibChunk) -> EpisodeInView:
-        """Return the view of an episode that has ended, for callbacks and connectors."""
+        """Return the view of a finished episode, for callbacks and connectors."""
         if chunk.view is None:
             chunk.view = EpisodeInView(self._episodes, chunk.record)
         elif chunk.view.is_built and chunk.view.ended is None:
@@ -242,10 +242,10 @@ class EpisodeEvents:
             view = self.views[record.env_index] = EpisodeInView(self._episodes, record)
         return view
 
-    # Episodes that have been built are extended step by step, as in RLlib's loop.
+    # Built episodes are extended step by step, as in the RLlib loop.
 
     def acted(self, actions: list[dict]) -> dict[int, dict[Hashable, tuple[Any, Any, Any]]]:
-        """Return, for each env with a built episode, agent id -> (action, other outputs, reward so far)."""
+        """Return, for each env with a built episode, agent id -> (action, other outputs, accumulated reward)."""
         self._parts.store.stamp_all()
         return {
             env_index: {
@@ -257,13 +257,13 @@ class EpisodeEvents:
         }
 
     def add_reset(self, env_index: int, obs: dict, infos: dict | None) -> None:
-        """Add an env's reset to its episode, if that has been built."""
+        """Add a reset of an env to its episode, if that has been built."""
         view = self.views.get(env_index)
         if view is not None and view.is_built:
             view.episode.add_env_reset(observations=deepcopy(obs), infos=infos)
 
     def add_step(self, env_index: int, acted: dict[Hashable, tuple[Any, Any, Any]], step: tuple) -> None:
-        """Add an env's step to its built episode. RLlib's vector env copies observations, too."""
+        """Add a step of an env to its built episode. The RLlib vector env also copies observations."""
         obs, rewards, terminateds, truncateds, infos = step
         self.views[env_index].episode.add_env_step(
             deepcopy(obs),
@@ -276,7 +276,7 @@ class EpisodeEvents:
         )
 
     def write_observations(self, view: EpisodeInView) -> None:
-        """Write the newest observations, which callbacks may have changed, to the blocks that modules read."""
+        """Write the latest observations, possibly changed by callbacks, to the blocks read by modules."""
         record = view.record
         table, live = self._parts.table, self._parts.table.envs[record.env_index].lane_of
         for agent_id, lane in record.lane_of.items():

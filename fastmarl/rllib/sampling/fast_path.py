@@ -1,4 +1,4 @@
-"""Decides if the fast path samples exactly as RLlib does; if that can't be proved, RLlib's loop samples."""
+"""Decides if the fast path samples exactly like RLlib; if that cannot be proved, the RLlib loop samples."""
 
 import inspect
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from fastmarl.rllib.sampling.internals import EARLIER, OF_LOOP, Internals
 
 
 class Reason(NamedTuple):
-    """A reason why a runner falls back to RLlib's loop.
+    """A reason why a runner falls back to the RLlib loop.
 
     Attributes:
         code: A key of CODES.
@@ -50,8 +50,9 @@ CODES = {  # code -> how to change the config
 }
 
 
-# Attributes of a runner that only RLlib's own loop sets. Reading a callback's code spares the switch to that loop after
-# the first call, but can't find all readers; internals.py does. EARLIER is right in on_episode_end, where it is read.
+# Attributes of a runner that are set only by the RLlib loop. Reading the code of callbacks avoids switching to that
+# loop after the first call, but cannot find all readers; internals.py does. EARLIER is correct in on_episode_end, where
+# it is read.
 LOOP_STATE = OF_LOOP - {EARLIER}
 INTERNALS = (
     "_sample",
@@ -68,11 +69,11 @@ INTERNALS = (
 
 
 def slow_path_reasons(internals: Internals, own_class: type) -> list[Reason]:
-    """Return the reasons why this runner can't use the fast path; empty if it can.
+    """Return the reasons why this runner cannot use the fast path; empty if it can.
 
     Args:
         internals: A runner with env, module and connectors.
-        own_class: fastmarl's class; a subclass that overrides internals of it can't use the fast path.
+        own_class: The fastmarl class; a subclass that overrides its internals cannot use the fast path.
     """
     runner, of_callbacks = internals.runner, [*_of_callbacks(internals)]
     return [
@@ -85,7 +86,7 @@ def slow_path_reasons(internals: Internals, own_class: type) -> list[Reason]:
 
 
 def reads(runner: Any) -> list[Reason]:
-    """Return reasons for RLlib's loop: the attributes of it that other code has read."""
+    """Return reasons for the RLlib loop: its attributes read by other code."""
     return [Reason("callback_reads_runner", f"a callback or other code read the runner's {name}")
             for name in runner.read_by_others]  # fmt: skip
 

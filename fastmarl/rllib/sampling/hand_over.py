@@ -1,4 +1,4 @@
-"""Switches from the fast path to RLlib's own loop, and back, between two calls."""
+"""Switches from the fast path to the RLlib loop and back between two calls."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from fastmarl.rllib.store.records import ChunkNumbers
 
 
 def hand_over(parts: Parts, events: EpisodeEvents, autoreset: list[bool], to_module: ToModule, explore: bool) -> None:
-    """Set up RLlib's runner as if its own loop had sampled so far.
+    """Set up the RLlib runner as if its loop had done all sampling.
 
     Args:
-        parts: The runner's parts.
-        events: Has the running episodes as callbacks see them.
-        autoreset: Per env, true if the next step resets it.
-        to_module: Has the batch that the connector pieces made of the last observations.
+        parts: Parts of the runner.
+        events: Provides the running episodes as seen by callbacks.
+        autoreset: Per env, True if the next step resets it.
+        to_module: Provides the batch made from the last observations by the connector pieces.
         explore: True if the next steps explore.
     """
     runner, internals = parts.runner, parts.internals
@@ -48,7 +48,7 @@ def hand_over(parts: Parts, events: EpisodeEvents, autoreset: list[bool], to_mod
 
 
 def _as_before(parts: Parts, frames: StackedFrames) -> dict[tuple, list[Any]]:
-    """Return the frame stacks of before the cut, when episodes had a longer lookback, in the form of RLlib's batch."""
+    """Return the frame stacks from before the cut, when episodes had a longer lookback, as in the RLlib batch."""
     table, store, stacks = parts.table, parts.store, dict[tuple, list[Any]]()
     id_of = [record.id_ for record in parts.running()]
     for module, module_id in enumerate(store.module_ids):
@@ -60,7 +60,7 @@ def _as_before(parts: Parts, frames: StackedFrames) -> dict[tuple, list[Any]]:
 
 
 def give_back(internals: Internals) -> None:
-    """Put the chunks of episodes that are not in the metrics yet where RLlib's loop has them."""
+    """Store the chunks of episodes not yet in the metrics in the attributes of the RLlib loop."""
     done, earlier = internals.loop[DONE], internals.loop[EARLIER]
     for *chunks, last in internals.finished_numbers:
         last.is_done = True
@@ -71,7 +71,7 @@ def give_back(internals: Internals) -> None:
 
 
 def take_back(internals: Internals, finished: list[list[ChunkNumbers]]) -> None:
-    """Take over, as numbers, episodes that ended in RLlib's loop but are not in the metrics yet.
+    """Take over, as numbers, episodes finished in the RLlib loop but not yet in the metrics.
 
     RLlib drops the earlier chunks of such episodes at the reset of all envs, which comes next.
     """

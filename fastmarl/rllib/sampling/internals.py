@@ -1,6 +1,7 @@
-"""Private attributes of a runner: those that samplers read and set, and those that only RLlib's own loop sets.
+"""Private attributes of a runner: attributes used by samplers, and attributes set only by the RLlib loop.
 
-To be compared with each new version of Ray, as are the names in fast_path.py and the methods that runner.py overrides.
+Compare them with each new version of Ray, together with the names in fast_path.py and the methods overridden in
+runner.py.
 """
 
 from operator import attrgetter
@@ -21,7 +22,7 @@ def _attribute(name: str) -> Any:
 
 
 class Internals:
-    """Private attributes and methods of a runner, under their names without the underscore.
+    """Private attributes and methods of a runner, named without the underscore.
 
     They are looked up at each access, because subclasses and callbacks may replace them.
 
@@ -32,7 +33,7 @@ class Internals:
     def __init__(self, runner: Any):
         self.runner = runner
 
-    # RLlib's.
+    # Of RLlib.
     cached_to_module = _attribute("_cached_to_module")
     callbacks = _attribute("_callbacks")
     device = _attribute("_device")
@@ -50,7 +51,7 @@ class Internals:
     shared_data = _attribute("_shared_data")
     try_env_reset = _attribute("_try_env_reset")
     weights_seq_no = _attribute("_weights_seq_no")
-    # fastmarl's own.
+    # Of fastmarl.
     bulk_metrics = _attribute("_bulk_metrics")
     finished_numbers = _attribute("_finished_numbers")
     lends_earlier_chunks = _attribute("_lends_earlier_chunks")
@@ -58,10 +59,10 @@ class Internals:
 
 
 def of_loop(name: str) -> Any:
-    """Return a property that makes RLlib's value of an attribute, if fastmarl samples.
+    """Return a property that produces the RLlib value of an attribute if fastmarl samples.
 
-    Nothing proves that callbacks don't read it: a helper function, getattr() or vars() may. From the next call on,
-    RLlib's loop samples.
+    It cannot be proved that callbacks do not read it, for example with a helper function, getattr() or vars(). After a
+    read, the RLlib loop samples from the next call on.
     """
 
     def read(runner: Any) -> Any:
@@ -80,7 +81,7 @@ def of_loop(name: str) -> Any:
 
 
 class Attributes(dict[str, Any]):
-    """The `__dict__` of a runner, in which vars() finds the attributes of the loop, too.
+    """The `__dict__` of a runner, in which vars() also finds the attributes of the loop.
 
     Args:
         runner: The runner.
@@ -96,7 +97,7 @@ class Attributes(dict[str, Any]):
         raise KeyError(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute, or `default` if the runner has none of this name."""
+        """Return an attribute, or `default` if the runner does not have it."""
         try:
             return self[name]
         except (KeyError, AttributeError):

@@ -1,4 +1,4 @@
-"""Maps agents to modules, by the mapping function that was set when their episode began."""
+"""Maps agents to modules with the mapping function that was set when their episode began."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
@@ -13,16 +13,16 @@ from fastmarl.rllib.sampling.window import Window
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
-# Observations, actions, rewards, infos, terminateds, truncateds of an env's step.
+# Observations, actions, rewards, infos, terminateds, truncateds of an env step.
 Step = tuple[dict, dict, dict, dict | None, dict, dict]
 
 
 class AgentToModuleMapping:
-    """Calls the mapping functions in RLlib's order.
+    """Calls the mapping functions in the same order as RLlib.
 
     Args:
-        parts: The runner's parts.
-        episodes: Builds running episodes, for functions that may read anything of them.
+        parts: Parts of the runner.
+        episodes: Builds running episodes, for functions that may read any of their data.
     """
 
     def __init__(self, parts: Parts, episodes: RunningEpisodes):
@@ -31,7 +31,7 @@ class AgentToModuleMapping:
         self._known: tuple[MappingFn, bool] | None = None
 
     def at_reset(self, record: RLlibRecord, obs: dict, infos: dict) -> None:
-        """Map the agents of an env's first observations."""
+        """Map the agents in the first observations of an env."""
 
         def replay(function: MappingFn) -> None:
             episode = self._episodes.empty(record, function)
@@ -40,7 +40,7 @@ class AgentToModuleMapping:
         self._map(record, obs, 0, replay)
 
     def in_step(self, record: RLlibRecord, agent_ids: Iterable[Hashable], step: Step) -> None:
-        """Map agents that occur in a step for the first time, in the order of RLlib's set of them.
+        """Map agents that occur in a step for the first time, in the order of the set in RLlib.
 
         Args:
             record: The episode.
@@ -60,7 +60,7 @@ class AgentToModuleMapping:
         self._map(record, agent_ids, self._parts.table.envs[record.env_index].env_t + 1, replay)
 
     def at_cut(self, record: RLlibRecord, window: Window, horizon: int, is_shown: bool) -> None:
-        """Call the mapping function for all agents of the next chunk, as RLlib does, which ignores the results.
+        """Call the mapping function for all agents of the next chunk, like RLlib, which ignores the results.
 
         Args:
             record: The episode.
@@ -98,9 +98,9 @@ class AgentToModuleMapping:
         replay: Callable[[MappingFn], None],
         answers: dict[Hashable, str],
     ) -> None:
-        """Add the module ids of those of these agents that are not in `answers`.
+        """Add the module ids of the given agents missing from `answers`.
 
-        A mapping function may itself ask the episode for other agents' modules, which adds these, too.
+        A mapping function may itself query the episode for modules of other agents, which are also added.
         """
         function = record.policy_mapping_fn
         if self._reads_times_only(function):
@@ -123,7 +123,7 @@ class AgentToModuleMapping:
 
 
 def _acted(episode: Any, agent_id: Hashable) -> tuple[Any, Any]:
-    """Remove and return (action, other outputs) of an agent that has just acted, which are in the hanging data."""
+    """Remove and return (action, other outputs) of an agent that has just acted, from the hanging data."""
     episode._hanging_rewards_end.pop(agent_id, None)
     return (
         episode._hanging_actions_end.pop(agent_id),
@@ -139,27 +139,27 @@ def _refuse(_: MappingFn) -> None:
 
 
 class _Reached(Exception):
-    """Raised when RLlib's code asks for the module of the agent in question."""
+    """Raised when RLlib requests the module of the agent in question."""
 
     def __init__(self, episode: RLlibEpisode):
         self.episode = episode
 
 
 class EpisodeInTheMaking:
-    """Gives a mapping function its episode in the state that RLlib's code would, during a reset, a step or a cut.
+    """Gives a mapping function its episode in the same state as in RLlib, during a reset, a step or a cut.
 
-    The episode is built only if the function reads an attribute that the outline lacks. Then RLlib's own method runs on
-    a copy of the episode, until it asks for the module of the agent in question.
+    The episode is built only if the function reads an attribute missing from the outline. Then the RLlib method runs on
+    a copy of the episode until it requests the module of the agent in question.
 
     Args:
-        outline: An episode of fastmarl's class with the known slots filled and the others empty.
-        mapping: Agent id -> module id, of agents mapped so far.
-        replay: Function that takes a mapping function, makes the copy and calls RLlib's method on it.
+        outline: An episode of the fastmarl class with the known slots filled and the others empty.
+        mapping: Agent id -> module id of the agents already mapped.
+        replay: Function that takes a mapping function, makes the copy and calls the RLlib method on it.
 
     Attributes:
-        episode: What the mapping function gets.
+        episode: The object passed to the mapping function.
         asked: The agent in question, to be set before each call of the mapping function.
-        is_made: True if that has read late attributes, which forget() must remove before the next call.
+        is_made: True if the function has read late attributes, which forget() must remove before the next call.
     """
 
     def __init__(self, outline: Any, mapping: dict[Hashable, str], replay: Callable[[MappingFn], None]):
@@ -168,12 +168,12 @@ class EpisodeInTheMaking:
         self.is_made = False
         self._mapping = mapping
         self._replay = replay
-        self._late: list[str] = []  # slots that late_attributes() has filled
+        self._late: list[str] = []  # slots filled by late_attributes()
         self._is_over = False
         outline._origin = (self, 0)
 
     def forget(self) -> None:
-        """Empty the slots that late_attributes() has filled, whose values are outdated after each call."""
+        """Empty the slots filled by late_attributes(), whose values are outdated after each call."""
         for name in self._late:
             if is_set(self.episode, name):
                 delattr(self.episode, name)
@@ -181,12 +181,12 @@ class EpisodeInTheMaking:
         self.is_made = False
 
     def close(self) -> None:
-        """Forbid reading the episode from now on, because unlike RLlib's it will not be updated."""
+        """Forbid further reads of the episode, because unlike in RLlib it will not be updated."""
         self.forget()  # if the mapping function raised an error
         self._is_over = True
 
     def late_attributes(self, _: int) -> dict[str, Any]:
-        """Build and return the current values of the slots that the outline lacks."""
+        """Build and return the current values of the slots missing from the outline."""
         if self._is_over:
             raise RuntimeError("an episode that policy_mapping_fn was given can be read during that call only")
         try:
@@ -201,4 +201,4 @@ class EpisodeInTheMaking:
     def _answer(self, agent_id: Hashable, episode: RLlibEpisode) -> str:
         if agent_id == self.asked:
             raise _Reached(episode)
-        return self._mapping.get(agent_id, "")  # at a cut, RLlib asks for agents whose module it has dropped
+        return self._mapping.get(agent_id, "")  # at a cut, RLlib requests agents whose module it has dropped

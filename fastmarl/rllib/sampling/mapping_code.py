@@ -1,4 +1,4 @@
-"""Finds out from bytecode if a policy mapping function reads only the id and times of its episode."""
+"""Determines from bytecode if a policy mapping function reads only the id and times of its episode."""
 
 import dis
 import inspect
@@ -11,9 +11,9 @@ LOOKS_AT_FRAMES = {"locals", "vars", "dir", "eval", "exec", "_getframe", "curren
 
 
 def reads_times_only(function: MappingFn) -> bool:
-    """Return true if a mapping function can only read TIMES of its episode, and if the episode has steps.
+    """Return True if a mapping function can only read TIMES of its episode and whether the episode has steps.
 
-    False if that can't be proven: the episode is stored, compared or passed on, or the function has no bytecode.
+    False if that cannot be proved: the episode is stored, compared or passed on, or the function has no bytecode.
     """
     code = getattr(function, "__code__", None)
     if code is None or LOOKS_AT_FRAMES & set(code.co_names):
@@ -21,13 +21,13 @@ def reads_times_only(function: MappingFn) -> bool:
     n_positional = code.co_argcount - hasattr(function, "__self__")
     names = code.co_varnames[code.co_argcount - n_positional :][:n_positional]
     if len(names) < 2:  # the episode is in *args
-        rest = code.co_argcount + code.co_kwonlyargcount  # place of the name "args"
+        rest = code.co_argcount + code.co_kwonlyargcount  # index of the name "args"
         return bool(code.co_flags & inspect.CO_VARARGS) and not any(_uses_of(code, code.co_varnames[rest]))
     return all(_asks_for_times(following) for following in _uses_of(code, names[1]))
 
 
 def _uses_of(code: Any, name: str) -> Iterator[dis.Instruction | None]:
-    """Yield the next instruction after each one that loads this argument; None if the use can't be determined."""
+    """Yield the next instruction after each one that loads this argument; None if the use cannot be determined."""
     if name in code.co_cellvars:
         yield None
         return
@@ -41,7 +41,7 @@ def _uses_of(code: Any, name: str) -> Iterator[dis.Instruction | None]:
 
 
 def _asks_for_times(following: dis.Instruction | None) -> bool:
-    """Return true if the instruction only reads TIMES of the value, or tests if it is None or has steps."""
+    """Return True if the instruction only reads TIMES of the value, or tests if it is None or has steps."""
     if following is None:
         return False
     operation = following.opname

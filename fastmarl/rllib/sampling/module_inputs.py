@@ -1,4 +1,4 @@
-"""Makes the batches that modules act on from rows of observations."""
+"""Makes module input batches from rows of observations."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ ALIGNMENT = 16  # bytes
 
 
 class ModuleInputs:
-    """Makes each module's batch from the rows that act next.
+    """Makes the batch of each module from the rows to act next.
 
     Args:
-        parts: The runner's parts.
+        parts: Parts of the runner.
 
     Attributes:
-        added: Module id -> columns that connector pieces have added.
+        added: Module id -> columns added by connector pieces.
     """
 
     def __init__(self, parts: Parts):
@@ -29,11 +29,11 @@ class ModuleInputs:
         self.added: dict[str, dict[str, Any]] = {}
 
     def batch(self, module: int, *, is_shown: bool = False) -> Batch:
-        """Make a module's batch as RLlib does, aligned alike, because the last bits of matrix products depend on that.
+        """Make a module batch like RLlib, with the same alignment, which affects the last bits of matrix products.
 
         Args:
             module: Index of the module.
-            is_shown: True if other code than the module's sees the batch, and may write to it.
+            is_shown: True if code outside the module sees the batch and may write to it.
         """
         parts, store = self._parts, self._parts.store
         block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
@@ -58,7 +58,7 @@ class ModuleInputs:
         return {**added, **batch} if added else batch
 
     def read_state(self, module: int) -> Any:
-        """Read the recurrent states for a module's next forward pass; None if the module is not recurrent."""
+        """Read the recurrent states for the next forward pass of a module; None if the module is not recurrent."""
         store, state = self._parts.store, self._parts.states[module]
         if state is None:
             return None
@@ -72,7 +72,7 @@ class ModuleInputs:
         return self._on_device(torch.from_numpy(leaf[first:end]))
 
     def _own_tensor(self, array: np.ndarray) -> torch.Tensor:
-        """Copy an array to a tensor as RLlib's NumpyToTensor does, float64 as float32, in memory allocated by NumPy."""
+        """Copy an array to a tensor like NumpyToTensor of RLlib, float64 as float32, in memory allocated by NumPy."""
         return self._on_device(torch.from_numpy(_as_float(array, copy=True)))
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -80,5 +80,5 @@ class ModuleInputs:
 
 
 def _as_float(array: np.ndarray, *, copy: bool = False) -> np.ndarray:
-    """Cast a float64 array to float32, and return other arrays as they are."""
+    """Cast a float64 array to float32, and return other arrays unchanged."""
     return array.astype(np.float32 if array.dtype == np.float64 else array.dtype, copy=copy)

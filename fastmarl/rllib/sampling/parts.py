@@ -1,4 +1,4 @@
-"""The parts of an RLlib runner that samples with fastmarl."""
+"""Parts of an RLlib runner that samples with fastmarl."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -21,20 +21,20 @@ from fastmarl.rllib.store.store import RLlibStore
 
 
 class Parts:
-    """The core's parts for one RLlib runner: lanes, store, inference, actions.
+    """Core parts for a single RLlib runner: lanes, store, inference, actions.
 
     Args:
         internals: The RLlib runner, whose env, module, connectors and config are read.
-        draws: Generator for the sampler "fast"; None: draw the same random numbers as RLlib.
+        draws: Generator for the sampler "fast"; None: use the same random numbers as RLlib.
 
     Attributes:
-        counts: Counts of the call under way.
-        counts_actions: Count agents that act instead of those that are observed (18).
-        spaces: Per env ({agent id: observation space}, {agent id: action space}), as RLlib's episodes have them.
+        counts: Counts of the running call.
+        counts_actions: Count acting agents instead of observed agents (18).
+        spaces: Per env ({agent id: observation space}, {agent id: action space}), as in RLlib episodes.
         to_module: Pieces of the env-to-module pipeline.
-        connectors: Rewrite observations on their way to the modules.
-        shared_data: Data that pieces share.
-        shows_episodes: True if custom pieces get running episodes.
+        connectors: Rewrite observations before they reach the modules.
+        shared_data: Data shared by pieces.
+        shows_episodes: True if custom pieces receive running episodes.
         action_structs, action_options: See RLlibEnvActions.
     """
 
@@ -63,12 +63,12 @@ class Parts:
         self._unsquash = normalizing_piece(internals.module_to_env.connectors)
         self.action_structs = get_base_struct_from_space(self._unsquash.input_action_space)
         self.action_options = self._action_options()
-        self.env_actions: list[RLlibEnvActions] = []  # this and the next two by module index, see refresh()
+        self.env_actions: list[RLlibEnvActions] = []  # this and the next two per module index, see refresh()
         self.action_dicts = ActionDicts(self.table, [])
         self.states: list[LaneState | None] = []
 
     def changes(self) -> list[str]:
-        """Return what has changed in the runner since these parts were made, each a part of a sentence."""
+        """Return the changes in the runner since these parts were made, each a part of a sentence."""
         changes, pieces = [], self._all_pieces()
         unsquash = normalizing_piece(self.internals.module_to_env.connectors)
         if unsquash is not self._unsquash or self._action_options() != self.action_options:
@@ -88,7 +88,7 @@ class Parts:
         }
 
     def refresh(self) -> None:
-        """Add modules that are new since the last call; to be called before each call."""
+        """Add new modules; to be called before each call."""
         if self._module is not self.runner.module:
             self._module = self.runner.module
             self.inference = ExactInference(self._module, self.internals.device, self._rng)
@@ -109,7 +109,7 @@ class Parts:
         self.store.add_module(module_id)
 
     def record_of(self, env_index: int) -> RLlibRecord:
-        """Return the record of the env's running episode."""
+        """Return the record of the running episode in the env."""
         record = self.table.record(env_index)
         assert isinstance(record, RLlibRecord)
         return record
@@ -119,7 +119,7 @@ class Parts:
         return [self.record_of(i) for i, record in enumerate(self.table.records) if record is not None]
 
     def rows_to_act(self) -> Mapped:
-        """Return the agents whose rows act next, in the order of RLlib's batches."""
+        """Return the agents whose rows act next, in the order of RLlib batches."""
         store, table, rows = self.store, self.table, Mapped()
         ids = [None if record is None else record.id_ for record in table.records]
         for module in store.scatter.acting_modules(store.acting_from):
@@ -128,21 +128,21 @@ class Parts:
         return rows
 
     def count(self, record: RLlibRecord) -> None:
-        """Add the episode's observations so far to the call's counts; RLlib counts them as steps."""
+        """Add the observations in the episode to the counts of the call; RLlib counts them as steps."""
         if not self.counts_actions:
             counts, env = self.counts, self.table.envs[record.env_index]
             env_t = env.env_t - (not env.is_complete)  # without a step that failed halfway
             record.count_observations(env_t, counts.agent_observations, counts.module_observations)
 
     def log_counts(self) -> None:
-        """Log the call's counts so far, and begin new ones."""
+        """Log the current counts of the call and begin new ones."""
         for record in self.running():
             self.count(record)
         counts, self.counts = self.counts, CallCounts()
         self.internals.bulk_metrics.log_call(counts)
 
     def count_actions(self, actions: list[dict]) -> int:
-        """Add the agents that act to the call's counts; returns how many act."""
+        """Add the acting agents to the counts of the call; returns their number."""
         agents, modules = self.counts.agent_observations, self.counts.module_observations
         for record, of_env in zip(self.table.records, actions, strict=True):
             for agent_id in of_env:
@@ -153,7 +153,7 @@ class Parts:
 
 
 def _narrowed(state: Any) -> Any:
-    """Cast an initial state to arrays of the dtypes that RLlib's connectors use."""
+    """Cast an initial state to arrays of the dtypes used by RLlib connectors."""
 
     def narrowed(leaf: Any) -> Any:
         array = leaf.numpy(force=True) if isinstance(leaf, Tensor) and leaf.ndim else leaf
@@ -167,9 +167,9 @@ def _already_mapped(agent_id: Hashable, env_index: int) -> int:
 
 
 def _spaces_of(envs: list[Any]) -> list[tuple[dict, dict]]:
-    """Return per env ({agent id: observation space}, {agent id: action space}), as RLlib's episodes have them.
+    """Return per env ({agent id: observation space}, {agent id: action space}), as in RLlib episodes.
 
-    Equal spaces become the same object, so that pickled episodes hold each space only once.
+    Equal spaces become the same object, so that pickled episodes contain each space only once.
     """
     known: list[Any] = []
 

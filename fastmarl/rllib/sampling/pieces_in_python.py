@@ -1,4 +1,4 @@
-"""Runs connector pieces themselves on episodes: custom ones, and RLlib's if they can't run on whole columns."""
+"""Runs connector pieces on episodes: custom pieces, and RLlib pieces that cannot run on entire columns."""
 
 import logging
 from collections import defaultdict
@@ -19,15 +19,15 @@ logger = logging.getLogger(__name__)
 
 
 class PiecesInPython:
-    """Gives pieces the episodes as RLlib's loop has them, and takes over the observations that they write there.
+    """Passes episodes to pieces as in the RLlib loop, and adopts observations written there.
 
     Args:
-        parts: The runner's parts.
-        events: Has the views of episodes.
+        parts: Parts of the runner.
+        events: Provides the views of episodes.
 
     Attributes:
-        explore: The argument of that name in the current call of sample().
-        ended: Chunks of the episodes that ended in this step.
+        explore: The argument `explore` of the current call of sample().
+        ended: Chunks of the episodes finished in this step.
     """
 
     def __init__(self, parts: Parts, events: EpisodeEvents):
@@ -35,17 +35,17 @@ class PiecesInPython:
         self._events = events
         self.explore = True
         self.ended: list[RLlibChunk] = []
-        self._seconds: dict[str, float] = defaultdict(float)  # by name of the piece, in this call of sample()
+        self._seconds: dict[str, float] = defaultdict(float)  # piece name -> value in this call of sample()
         self._warned: set[str] = set()
 
     def run(self, piece: Any, newest: list[Newest], batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
-        """Call a piece to rewrite the newest observations; returns the batch that it returned.
+        """Call a piece to rewrite the latest observations; returns the batch returned by it.
 
         Args:
             piece: The connector piece.
-            newest: The newest observations by module, which are rewritten.
+            newest: The latest observations per module, which are rewritten.
             batch: Passed to the piece.
-            has_ended: True for the episodes that have ended, false for those that continue.
+            has_ended: True for finished episodes, False for running ones.
         """
         began, views, passing = perf_counter(), self.views(has_ended=has_ended), self._events.passing
         given = [(each, each.lanes.tolist(), each.items()) for each in newest]
@@ -61,7 +61,7 @@ class PiecesInPython:
                         made.append(views[env_index].episode.agent_episodes[agent_id].observations.data[-1])
                     else:
                         made.append(passing[lane])
-                if not each.layout.is_array or not all(map(is_, made, items)):  # nested ones may have changed inside
+                if not each.layout.is_array or not all(map(is_, made, items)):  # nested values may have changed inside
                     each.rewrite_items(made)
         finally:
             passing.clear()
@@ -69,7 +69,7 @@ class PiecesInPython:
         return batch
 
     def call(self, piece: Any, batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
-        """Call a piece with a batch and the stored episodes, after the observations were rewritten."""
+        """Call a piece with a batch and the stored episodes after the observations were rewritten."""
         began, views = perf_counter(), self.views(has_ended=has_ended)
         try:
             batch = self._call(piece, batch, views, has_ended=has_ended)
@@ -82,11 +82,11 @@ class PiecesInPython:
         return batch
 
     def call_default(self, piece: Any, batch: dict[str, Any]) -> dict[str, Any]:
-        """Call one of RLlib's default pieces on the episodes that continue."""
+        """Call one of the default RLlib pieces on the running episodes."""
         return self._call(piece, batch, self.views(has_ended=False), has_ended=False)
 
     def views(self, *, has_ended: bool) -> dict[int, EpisodeInView]:
-        """Return views by env of the episodes that ended in this step, or of those that continue."""
+        """Return env -> view of the episodes finished in this step, or of the running episodes."""
         events = self._events
         if has_ended:
             return {chunk.record.env_index: events.view_of_ended(chunk) for chunk in self.ended}
@@ -109,7 +109,7 @@ class PiecesInPython:
         return made
 
     def log_slow_pieces(self, seconds: float) -> None:
-        """Log once for each piece that it runs in Python, with its share of the call's `seconds`."""
+        """Log once for each piece that it runs in Python, with its fraction of the call duration `seconds`."""
         for name, own in self._seconds.items():
             if name not in self._warned:
                 self._warned.add(name)
@@ -118,7 +118,7 @@ class PiecesInPython:
         self._seconds.clear()
 
     def built_parts(self, *, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
-        """Return the agent episodes in episodes that have been built, by (env index, agent id)."""
+        """Return (env index, agent id) -> agent episode, for built episodes."""
         views = {record.env_index: self._events.view_of(record.env_index) for record in self._parts.running()}
         if has_ended:
             views = {chunk.record.env_index: chunk.view for chunk in self.ended}

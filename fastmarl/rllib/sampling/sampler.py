@@ -1,7 +1,7 @@
-"""The fast path of sampling for RLlib: RLlib's order of events, with the core's store.
+"""The fast sampling path for RLlib: the order of events of RLlib, with the store of the core.
 
-The order within an iteration decides which random number is used where: all modules act, all envs step (those whose
-episode has ended are reset instead), all steps are recorded, episodes end. See `ray.rllib.env.multi_agent_env_runner`.
+The order within an iteration determines the use of random numbers: all modules act, all envs step (finished envs are
+reset instead), all steps are recorded, episodes end. See `ray.rllib.env.multi_agent_env_runner`.
 """
 
 import time
@@ -29,15 +29,15 @@ from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
 
 class FastSampler:
-    """Samples for a runner that the fast path supports.
+    """Samples for a runner supported by the fast path.
 
     Args:
         internals: The RLlib runner, whose env, module, config and seed are used.
-        finished: List to which the `ChunkNumbers` of each episode that ends are appended.
+        finished: List to which the `ChunkNumbers` of each finished episode are appended.
         draws: See Parts.
 
     Attributes:
-        parts: The runner's parts; its counts are those of the last call.
+        parts: Parts of the runner, with the counts of the last call.
         events: Calls the callbacks.
     """
 
@@ -56,26 +56,26 @@ class FastSampler:
         self._acting = Acting(self.parts, inputs, self._to_module, ToEnv(self.parts, self._in_python))
         self._resets: dict[int, tuple] = {}  # env -> (observations, infos) of its reset in this tick
         self._as_steps: dict[int, tuple] = {}  # env -> its reset in this tick, if that is recorded as a step
-        self._stepped_at = 0.0  # end of the envs' last step
-        self._autoreset = [False] * runner.num_envs  # true if the env's episode has ended: reset instead of step
-        self._idle: set[int] = set()  # envs that have finished their episodes of this call (59)
-        self._n_wanted = 0  # episodes that have yet to begin in this call (59)
-        self._all_recreated = False  # true if all envs were created again in this tick
+        self._stepped_at = 0.0  # end of the last env step
+        self._autoreset = [False] * runner.num_envs  # True if the env has finished: reset instead of step
+        self._idle: set[int] = set()  # envs with all episodes of this call finished (59)
+        self._n_wanted = 0  # episodes still to begin in this call (59)
+        self._all_recreated = False  # True if all envs were recreated in this tick
         self._under_way = 0  # env steps in the chunks of running episodes
         self._finished: list[RLlibChunk] = []
         self._finished_numbers = finished
 
     def hand_over(self, explore: bool | None = None) -> None:
-        """Hand the running episodes over to RLlib's own loop; `explore`: as in hand_over(), by default as before."""
+        """Hand the running episodes over to the RLlib loop; `explore`: as in hand_over(), by default as before."""
         explore = self._in_python.explore if explore is None else explore
         hand_over(self.parts, self.events, self._autoreset, self._to_module, explore)
 
     # Sampling.
 
     def sample(self, request: Request, kept: list[Any]) -> None:
-        """Do what RLlib's `_sample()` does, and append the episodes to `kept`.
+        """Do the same as `_sample()` of RLlib, and append the episodes to `kept`.
 
-        After an error, `kept` has only the finished episodes, and this object can't sample again.
+        After an error, `kept` has only the finished episodes, and this object cannot sample again.
         """
         runner, internals, began = self._runner, self._internals, time.perf_counter()
         num_timesteps, num_episodes = request.num_timesteps, request.num_episodes
@@ -86,7 +86,7 @@ class FastSampler:
         try:
             self.parts.refresh()
             self.events.refresh()
-            assert request.explore is not None  # the runner's config decides
+            assert request.explore is not None  # the runner config decides
             self._in_python.explore = request.explore
             self.parts.store.begin_call(num_timesteps, of_agents=not self._counts_env_steps)
             if request.force_reset or num_episodes is not None or internals.needs_initial_reset:
@@ -127,7 +127,7 @@ class FastSampler:
         if self._internals.weights_seq_no != self.parts.store.seq_no:  # a callback has changed it
             self.parts.store.change_weights(self._internals.weights_seq_no)
         before = runner.num_env_steps_sampled_lifetime // self._n_runners
-        t = (before + self._env_ts) * self._n_runners  # steps of all runners, by RLlib's estimate
+        t = (before + self._env_ts) * self._n_runners  # steps of all runners, as estimated by RLlib
         actions, for_env = acting.act_at_random() if request.random_actions else acting.act(self._in_python.explore, t)
         if self.events.late:
             self.events.write_back_late()
@@ -153,7 +153,7 @@ class FastSampler:
         counts.lengths.append(self._under_way)
 
     def _connect(self, n_finished: int) -> None:
-        """Run the connectors on the newest observations; `n_finished` episodes had ended before this tick."""
+        """Run the connectors on the latest observations; `n_finished` episodes had finished before this tick."""
         if not self._connectors.pieces and not self.parts.to_module.last:
             return
         began = time.perf_counter()
@@ -171,7 +171,7 @@ class FastSampler:
     # Envs.
 
     def _reset_all(self, num_episodes: int | None) -> None:
-        """Drop all running episodes, and reset all envs."""
+        """Drop all running episodes and reset all envs."""
         runner, internals, parts = self._runner, self._internals, self.parts
         self._forget_earlier_chunks()
         for env_index in range(runner.num_envs):
@@ -200,7 +200,7 @@ class FastSampler:
         internals.needs_initial_reset = False
 
     def _forget_earlier_chunks(self) -> None:
-        """Drop earlier chunks, as RLlib does when all envs are reset: metrics then only count last chunks."""
+        """Drop earlier chunks, as in RLlib when all envs are reset: metrics then only count last chunks."""
         self._internals.loop[EARLIER].clear()
         for chunks in self._finished_numbers:
             del chunks[:-1]
@@ -208,7 +208,7 @@ class FastSampler:
             chunk.record.earlier.clear()
 
     def _step_envs(self, actions: list[dict], for_env: list[dict]) -> list[int]:
-        """Step or reset all envs, and record the results; returns the envs whose episodes have ended."""
+        """Step or reset all envs and record the results; returns the envs whose episodes have finished."""
         parts, resets, began = self.parts, self._autoreset, time.perf_counter()
         results, over = step_envs(self._runner.env.envs, for_env, resets, self._idle, self._restart)
         stepped = time.perf_counter()
@@ -239,7 +239,7 @@ class FastSampler:
         self._runner.restart_env(env_index, error)
 
     def take_reset(self, env_index: int, record: RLlibRecord, was_reset: bool, result: tuple) -> tuple | None:
-        """Record an env's reset, or the start of its episode; returns a step to record, or else None."""
+        """Record the reset of an env, or the start of its episode; returns a step to record, or else None."""
         if not record.awaits_reset:  # RLlib ended the episode before its env did and began another, which continues
             self._as_steps[env_index] = step = _as_step(self._runner.env.envs[env_index], *result)
             return step
@@ -249,7 +249,7 @@ class FastSampler:
         return None
 
     def restart_episode(self, env_index: int) -> None:
-        """Drop the episode of a failed env, which was created again, and begin another; other episodes continue."""
+        """Drop the episode of a failed and recreated env and begin another; other episodes continue."""
         parts, env = self.parts, self.parts.table.envs[env_index]
         record = parts.record_of(env_index)
         parts.count(record)
@@ -258,7 +258,7 @@ class FastSampler:
         if self._runner.num_envs > 1:
             self._env_ts -= lost
             self._internals.loop[EARLIER].pop(record.id_, None)
-        else:  # RLlib resets its counts, too
+        else:  # RLlib also resets its counts
             self._env_ts = self._agent_ts = 0
             self._all_recreated = True
             parts.shared_data.reset()
@@ -276,7 +276,7 @@ class FastSampler:
         self.events.begin(env_index)
 
     def _call_back(self, done: list[int], num_episodes: int | None) -> None:
-        """Call the callbacks env by env, as RLlib does, and end episodes."""
+        """Call the callbacks env by env, as in RLlib, and end episodes."""
         for env_index in range(self._runner.num_envs):
             if env_index in self._idle:
                 continue
@@ -287,7 +287,7 @@ class FastSampler:
                     return
 
     def _end_episodes(self, done: list[int], num_episodes: int | None) -> bool:
-        """End the episodes of these envs; returns true once the call has enough episodes."""
+        """End the episodes of these envs; returns True once the call has enough episodes."""
         for env_index in done:
             record = self.parts.record_of(env_index)
             self._finished.append(self._chunk(record))
@@ -310,7 +310,7 @@ class FastSampler:
         return RLlibChunk(record, env.env_t, env.infos, view=self.events.view_of(record.env_index))
 
     def _episodes(self, chunks: list[RLlibChunk]) -> list[Any]:
-        """Build the episodes of chunks that have ended, keeping the objects that callbacks have seen."""
+        """Build the episodes of finished chunks, keeping the objects seen by callbacks."""
         to_build = [chunk for chunk in chunks if chunk.view is None or not chunk.view.is_built]
         built = iter(self._builder.build(to_build))
         episodes = []
@@ -335,7 +335,7 @@ class FastSampler:
         return [self._chunk(record) for record in running if envs[record.env_index].env_t > record.env_t_started]
 
     def _count_finished(self) -> None:
-        """Append the numbers of ended episodes to those for the metrics; may be repeated after an interrupt."""
+        """Append the numbers of finished episodes for the metrics; may be repeated after an interrupt."""
         known = set(map(id, self._finished_numbers[-len(self._finished) :]))
         for chunk in self._finished:
             earlier = chunk.record.earlier
@@ -345,7 +345,7 @@ class FastSampler:
                 self._finished_numbers.append(earlier)
 
     def _end_call(self, chunks: list[RLlibChunk], episodes: list[Any], *, cut: bool) -> None:
-        """Prepare the next call; `chunks` are those of running episodes."""
+        """Prepare the next call; `chunks` are the chunks of running episodes."""
         parts = self.parts
         for chunk, episode in zip(chunks, episodes, strict=True):
             chunk.record.earlier.append(chunk.numbers)
@@ -374,7 +374,7 @@ class FastSampler:
         record.go_on(window.order, window.dropped, live)
 
     def _keep_finished(self, kept: list[Any]) -> None:
-        """Keep the finished episodes of a failed call, for the next one to return."""
+        """Keep the finished episodes of a failed call, to be returned by the next one."""
         parts = self.parts
         parts.inference.leave_modes()
         for record in parts.running():
@@ -388,7 +388,7 @@ class FastSampler:
 
 
 def _as_step(env: Any, obs: dict, infos: dict) -> tuple:
-    """Return a reset in the form of a step, as RLlib's vector env does."""
+    """Return a reset in the form of a step, like the RLlib vector env."""
     agents = env.unwrapped.possible_agents
     flags = {**dict.fromkeys(agents, False), "__all__": False}
     return obs, dict.fromkeys(agents, 0.0), flags, dict(flags), infos

@@ -1,4 +1,4 @@
-"""RLlib's `shared_data`, through which connector pieces exchange data, for custom pieces that may read it."""
+"""`shared_data` of RLlib, through which connector pieces exchange data, for custom pieces that may read it."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -10,11 +10,11 @@ Mapped = dict[str, list[tuple[str, Hashable]]]
 
 
 class SharedData:
-    """Updates the runner's `shared_data` as RLlib's loop and its default pieces do.
+    """Updates `shared_data` of the runner like the RLlib loop and its default pieces.
 
     Args:
         internals: The RLlib runner.
-        is_read: True if a piece may read the data; otherwise it stays empty.
+        is_read: True if a piece may read the data; otherwise it remains empty.
     """
 
     def __init__(self, internals: Internals, *, is_read: bool):
@@ -27,20 +27,20 @@ class SharedData:
         return self._internals.loop[SHARED]
 
     def reset(self) -> None:
-        """Clear the data, as RLlib does when it resets all envs."""
+        """Clear the data, as in RLlib when all envs are reset."""
         self._internals.loop[SHARED] = {}
 
     def note_end(self, ended: str, begun: str) -> None:
-        """Note the ids of an episode that ended, and of the one that began in its place."""
+        """Store the ids of a finished episode and of its successor."""
         if self.is_read:
             self.content["vector_env_episodes_map"][ended] = begun
 
     def note_actions(self) -> None:
-        """Clear the ends of episodes after agents have acted. Only to be called if `is_read`."""
+        """Clear the episode ends after agents have acted. Only to be called if `is_read`."""
         self.content["vector_env_episodes_map"] = {}
 
     def note_batches(self, mapped: Mapped) -> None:
-        """Note the rows of the modules' batches."""
+        """Store the rows of the module batches."""
         if self.is_read:
             if self._internals.runner.module.is_stateful():
                 self.content["_added_single_ts_time_rank"] = True

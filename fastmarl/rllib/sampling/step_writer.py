@@ -1,4 +1,4 @@
-"""Records the envs' resets and steps by RLlib's rules: which agents join and end, their order, modules and flags."""
+"""Records env resets and steps by the rules of RLlib: which agents join and end, their order, modules and flags."""
 
 import time
 from collections.abc import Hashable
@@ -17,7 +17,7 @@ class StepWriter:
     """Records resets and steps.
 
     Args:
-        parts: The runner's parts.
+        parts: Parts of the runner.
         mapping: Maps new agents to modules.
     """
 
@@ -29,7 +29,7 @@ class StepWriter:
         self._merges_flags = "01" not in parts.runner.fixes
 
     def begin_episode(self, env_index: int, obs: dict, infos: dict) -> None:
-        """Record an env's first observations."""
+        """Record the first observations of an env."""
         store = self._parts.store
         record = self._parts.record_of(env_index)
         record.awaits_reset = False
@@ -37,7 +37,7 @@ class StepWriter:
         self._mapping.at_reset(record, obs, infos)
         for agent_id, value in obs.items():
             self._join(record, agent_id, value)
-        # RLlib's order is that of a set of the agents.
+        # The order in RLlib is the order of a set of agents.
         row_order = record.order if self._keeps_order else list(set(record.order))
         record.observed = tuple(obs)
         store.scatter.write_reset(env_index, {agent_id: obs[agent_id] for agent_id in row_order}, infos or {})
@@ -46,7 +46,7 @@ class StepWriter:
             self.keep_common_info(record, infos or {})
 
     def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any) -> None:
-        """Add an agent that is observed for the first time."""
+        """Add an agent observed for the first time."""
         module_id, module_ids = record.mapping[agent_id], self._parts.store.module_ids
         if module_id not in module_ids:
             raise UnknownModuleError(module_id, agent_id, module_ids)
@@ -57,7 +57,7 @@ class StepWriter:
         self._parts.store.fit(module, observation)
 
     def keep_common_info(self, record: RLlibRecord, infos: dict) -> None:
-        """Keep the env's common info in the episode's custom data, by env step (21)."""
+        """Store the common info of the env in the custom data of the episode, keyed by env step (21)."""
         if infos.get("__common__"):
             kept = record.custom_data.setdefault("__common__", {})
             kept[self._parts.table.envs[record.env_index].env_t] = own_copy(infos["__common__"])
@@ -66,7 +66,7 @@ class StepWriter:
         self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict, truncateds: dict,
         infos: dict | None,
     ) -> dict:  # fmt: skip
-        """Process a step in which the agents have changed: add new ones, and find RLlib's order of rows.
+        """Process a step in which the agents have changed: add new ones, and determine the row order of RLlib.
 
         Returns the observations to record.
         """
@@ -84,12 +84,12 @@ class StepWriter:
         env.order = places_in_set_order(record.order, obs, unseen, self._keeps_order)
         if all_joined and not unseen and rewards.keys() >= given.keys():
             record.keys.remember(obs, rewards, terminateds, truncateds)
-        else:  # an agent may join with its next observation, or lack a reward once it has acted
+        else:  # an agent may join with its next observation, or have no reward after it has acted
             record.keys.forget()
         return obs
 
     def _check_rewarded(self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict) -> None:
-        """Raise MultiAgentEnvError if an agent that acted and was observed has no reward, as RLlib does."""
+        """Raise MultiAgentEnvError if an agent that acted and was observed has no reward, as in RLlib."""
         for agent_id in actions:
             if agent_id in obs and agent_id not in rewards:
                 env_t = self._parts.table.envs[record.env_index].env_t + 1
@@ -97,7 +97,7 @@ class StepWriter:
                 raise MultiAgentEnvError(record.env_index, agent_id, env_t, problem)
 
     def _let_join(self, record: RLlibRecord, known: set, step: Step) -> dict:
-        """Map and add the agents that are new in this step, in the order of RLlib's set; returns the observations."""
+        """Map and add new agents of this step, in the order of the set in RLlib; returns the observations."""
         obs, actions, rewards, _, terminateds, truncateds = step
         all_done = terminateds.get("__all__") or truncateds.get("__all__")
         named = (
@@ -122,22 +122,22 @@ class StepWriter:
         return obs
 
     def _all_known_done(self, record: RLlibRecord, terminateds: dict, truncateds: dict) -> bool:
-        """Return true if all known agents are done, upon which RLlib ends the episode, even if new agents come."""
+        """Return True if all known agents are done, upon which RLlib ends the episode, even if new agents join."""
         lane_of = self._parts.table.envs[record.env_index].lane_of
         return bool(record.order) and all(terminateds.get(agent) or truncateds.get(agent) for agent in lane_of)
 
     def note_joined(self, record: RLlibRecord) -> None:
-        """Note the lanes of the agents that have joined."""
+        """Store the lanes of new agents."""
         for agent_id in record.joined:
             record.lane_of[agent_id] = self._parts.table.envs[record.env_index].lane_of[agent_id]
         record.joined.clear()
 
     def forget_early_pay(self, record: RLlibRecord, all_done: int, actions: dict, *said: dict) -> None:
-        """Drop the rewards that agents received before their first observation, once they have ended.
+        """Drop rewards received by agents before their first observation, once they have ended.
 
         Args:
             record: The episode.
-            all_done: Flags of the whole env, 0 if the episode continues.
+            all_done: Flags of the entire env, 0 if the episode continues.
             actions: Actions of the step.
             said: Observations, rewards, terminateds and truncateds of the step.
         """
@@ -149,7 +149,7 @@ class StepWriter:
                 del record.unobserved_rewards[agent_id]
 
     def note_flags(self, record: RLlibRecord, all_done: int, terminateds: dict, truncateds: dict) -> None:
-        """Keep the flags of agents that have ended, as the env returned them."""
+        """Store the flags of ended agents as returned by the env."""
         scatter, table = self._parts.store.scatter, self._parts.table  # type: ignore[union-attr]
         if all_done:
             if bool(all_done & TERMINATED) and (scatter.everybody or not record.is_terminated):

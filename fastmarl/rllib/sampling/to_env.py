@@ -1,8 +1,8 @@
-"""Runs module-to-env pipelines with custom pieces, which get the batches that they would get in RLlib's pipeline.
+"""Runs module-to-env pipelines with custom pieces, which receive the same batches as in the RLlib pipeline.
 
-Most custom pieces are where `config.env_runners(module_to_env_connector=...)` puts them, after
-RemoveSingleTsTimeRankFromBatch, or before GetActions. RLlib's default pieces before and after these places are replaced
-by operations on whole columns. If custom pieces are elsewhere, RLlib's own pieces run, too.
+Most custom pieces are placed by `config.env_runners(module_to_env_connector=...)`, after
+RemoveSingleTsTimeRankFromBatch, or before GetActions. Default RLlib pieces before and after these places are replaced
+with operations on entire columns. If custom pieces are elsewhere, the RLlib pieces also run.
 """
 
 from collections.abc import Callable, Hashable
@@ -36,21 +36,21 @@ class Acted(NamedTuple):
     """Actions of all agents, a dict agent id -> action for each env."""
 
     actions: list[dict]
-    """Actions as they are stored."""
+    """Actions in stored form."""
     for_env: list[dict]
-    """Actions as envs get them."""
+    """Actions in the form passed to envs."""
 
 
 class ToEnv:
     """Runs the modules and the pieces of the module-to-env pipeline.
 
     Args:
-        parts: The runner's parts.
+        parts: Parts of the runner.
         in_python: Calls pieces.
 
     Attributes:
         is_own: True if the pipeline has custom pieces.
-        runs_as_one: True if modules must run by their own methods, because pieces see all their outputs.
+        runs_as_one: True if modules must run through their methods, because pieces see all their outputs.
     """
 
     def __init__(self, parts: Parts, in_python: PiecesInPython):
@@ -61,7 +61,7 @@ class ToEnv:
         kinds = [type(piece) for piece in self._pieces]
         self._n_head = kinds.index(MODULE_TO_ENV[0])
         n_known = self._n_head + MODULE_TO_ENV.index(module_to_env.NormalizeAndClipActions)
-        self._is_usual = kinds[self._n_head : n_known] == MODULE_TO_ENV[:-2]  # no custom pieces in this range
+        self._is_usual = kinds[self._n_head : n_known] == MODULE_TO_ENV[:-2]  # range without custom pieces
         self.runs_as_one = self._n_head > 0 or not self._is_usual
         self._last = self._pieces[n_known:]
         self._by_columns: dict[type, Callable[[dict], dict]] = {
@@ -71,11 +71,11 @@ class ToEnv:
         self._structs = parts.action_structs
 
     def act(self, batches: dict[str, Any], mapped: Mapped, *, explore: bool, t: int) -> Acted:
-        """Choose the actions of all agents, and store the outputs.
+        """Choose the actions of all agents and store the outputs.
 
         Args:
             batches: See `ExactInference.answer()`.
-            mapped: The agents of the batches' rows.
+            mapped: Agents of the batch rows.
             explore, t: See `ExactInference.answer()`.
         """
         inference, answers, given = self._parts.inference, None, Given()
@@ -96,7 +96,7 @@ class ToEnv:
         return Acted(actions, for_env)
 
     def _is_regular(self, batch: dict, mapped: Mapped) -> bool:
-        """Return true if the batch has outputs of each module, with a time axis if the module is recurrent."""
+        """Return True if the batch has outputs of each module, with a time axis if the module is recurrent."""
         modules = self._parts.runner.module
         return batch.keys() == mapped.keys() and all(
             len(getattr(leaf, "shape", ())) > 1
@@ -117,10 +117,10 @@ class ToEnv:
                 batch = self._in_python.call(piece, batch, has_ended=False)
         return batch
 
-    # Replacements of RLlib's default pieces.
+    # Replacements of default RLlib pieces.
 
     def _items(self, answers: Answers, mapped: Mapped) -> tuple[dict, Given]:
-        """Make RLlib's batch after the removal of time axes: column -> (episode id, agent id, module id) -> [item]."""
+        """Make the RLlib batch without time axes: column -> (episode id, agent id, module id) -> [item]."""
         batch: dict[str, dict] = {}
         given: Given = {}
         for module_id, leaves in answers.items():
@@ -133,7 +133,7 @@ class ToEnv:
         return batch, given
 
     def _normalize(self, batch: dict) -> dict:
-        """Scale or clip actions as NormalizeAndClipActions does, and add the start of Discrete spaces if asked (28)."""
+        """Scale or clip actions like NormalizeAndClipActions; add the start of Discrete spaces if requested (28)."""
         options = self._parts.action_options
         if not any(options.values()):
             return batch
@@ -154,7 +154,7 @@ class ToEnv:
         return batch
 
     def _listify(self, batch: dict) -> dict:
-        """Regroup as ListifyDataForVectorEnv does: column -> a dict agent id -> item for each env."""
+        """Regroup like ListifyDataForVectorEnv: column -> a dict agent id -> item for each env."""
         place_of = {record.id_: place for place, record in reversed([*enumerate(self._parts.running())])}
         for column, by_key in batch.items():
             by_env: list[dict] = [{} for _ in self._parts.table.envs]
@@ -171,8 +171,8 @@ class ToEnv:
 
         Args:
             columns: Column name -> a dict agent id -> item for each env.
-            answers: The modules' outputs as columns.
-            given: The modules' outputs as items.
+            answers: Module outputs as columns.
+            given: Module outputs as items.
         """
         store, table = self._parts.store, self._parts.table
         order, n_left = store.scatter.acting_modules(store.acting_from), sum(map(len, columns[Columns.ACTIONS]))

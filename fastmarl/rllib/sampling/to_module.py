@@ -1,7 +1,7 @@
-"""Adds the results of custom connector pieces to the modules' batches.
+"""Adds the results of custom connector pieces to the module batches.
 
-RLlib runs its env-to-module pipeline after the envs' step. Pieces before the default ones get an empty batch, and what
-they add to it goes through RLlib's default pieces. Pieces after the default ones see the modules' batches.
+RLlib runs its env-to-module pipeline after the env step. Pieces before the default ones get an empty batch, and data
+they add goes through the default RLlib pieces. Pieces after the default ones see the module batches.
 """
 
 from collections.abc import Hashable
@@ -18,21 +18,21 @@ from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.shared_data import Mapped
 
 MADE_OF_EPISODES = {Columns.OBS, Columns.STATE_IN}
-"""Columns that RLlib's default pieces don't overwrite if a piece has added them."""
+"""Columns not overwritten by default RLlib pieces if a piece has added them."""
 
 
 class ToModule:
-    """Makes the modules' batches if custom pieces take part.
+    """Makes the module batches if custom pieces are involved.
 
     Args:
-        parts: The runner's parts.
-        inputs: Makes batches, with the columns that pieces add.
+        parts: Parts of the runner.
+        inputs: Makes batches, with the columns added by pieces.
         in_python: Calls pieces.
 
     Attributes:
-        batches: Batches of the modules that act next; None if `inputs` makes them.
-        mapped: The agents of the batches' rows.
-        is_reordered: True if these are not in the order of the stored rows.
+        batches: Batches of the modules to act next; None if `inputs` makes them.
+        mapped: Agents of the batch rows.
+        is_reordered: True if the batch rows are not in the order of the stored rows.
     """
 
     def __init__(self, parts: Parts, inputs: ModuleInputs, in_python: PiecesInPython):
@@ -48,12 +48,12 @@ class ToModule:
         return self._parts.to_module
 
     def pass_ended(self) -> None:
-        """Run the last pieces for episodes that have ended, whose agents don't act anymore."""
+        """Run the last pieces for finished episodes, whose agents no longer act."""
         self._parts.shared_data.note_batches({})
         self._run_last({}, has_ended=True)
 
     def take(self, batch: dict[str, Any]) -> None:
-        """Process the batch that the pieces before the default ones have returned."""
+        """Process the batch returned by the pieces before the default ones."""
         parts, ids = self._parts, self._parts.store.module_ids
         rows = parts.rows_to_act()
         self._inputs.added, self.batches, self.mapped = {}, None, rows
@@ -77,7 +77,7 @@ class ToModule:
             raise ConnectorError([*self.mapped], names, f"expected a batch for each module, got {[*self.batches]}")
 
     def next_batches(self) -> dict[str, Batch]:
-        """Return the batches that the modules act on next, in RLlib's order."""
+        """Return the batches the modules act on next, in the order of RLlib."""
         ids = self._parts.store.module_ids
         if self.batches is not None:
             for module_id in self.batches:
@@ -86,14 +86,14 @@ class ToModule:
         return {module_id: self._inputs.batch(ids.index(module_id)) for module_id in self.mapped}
 
     def hand_over(self, batches: dict[str, Any]) -> dict[str, Any]:
-        """Return the next batches for RLlib's loop, from `batches` that RLlib's default pieces have made."""
+        """Return the next batches for the RLlib loop, from `batches` made by the default RLlib pieces."""
         self._parts.shared_data.note_batches(self.mapped)
         if self.batches is not None:
             return self.batches
         return {module_id: {**self._inputs.added.get(module_id, {}), **batches[module_id]} for module_id in self.mapped}
 
     def _default_columns(self, batch: dict[str, Any], rows: Mapped) -> dict[str, dict[str, Any]]:
-        """Run RLlib's default pieces on added columns; returns them by module id."""
+        """Run the default RLlib pieces on added columns; returns module id -> columns."""
         _, add_time_axis, _, *others = self._pieces.default
         by_episode: dict[str, set[Hashable]] = {}
         for episode_id, agent_id in (row for of_module in rows.values() for row in of_module):
@@ -110,7 +110,7 @@ class ToModule:
         return batch
 
     def _run_default(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the modules' batches, made entirely by RLlib's default pieces."""
+        """Return the module batches, made entirely by the default RLlib pieces."""
         for piece in self._pieces.default:
             batch = self._in_python.call_default(piece, batch)
         return batch
@@ -122,14 +122,14 @@ class ToModule:
 
 
 class _EpisodeToAct:
-    """An episode with only the interface that RLlib's AgentToModuleMapping needs."""
+    """An episode with only the interface needed by AgentToModuleMapping of RLlib."""
 
     def __init__(self, id_: str, agents: set[Hashable]):
         self.id_ = id_
         self._agents = agents
 
     def get_agents_to_act(self) -> set[Hashable]:
-        """Return the agents that act next, as RLlib's method does."""
+        """Return the agents to act next, like the RLlib method."""
         return self._agents
 
 

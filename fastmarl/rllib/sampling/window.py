@@ -13,23 +13,23 @@ class Window:
         store: The store of all rows.
         record: The episode at the end of a chunk.
         horizon: `episode_lookback_horizon`.
-        hanging: Lanes of agents that have acted and wait for an observation.
+        hanging: Lanes of agents waiting for an observation after acting.
 
     Attributes:
-        lookback: Number of env steps, which exceeds the horizon if a waiting agent's last observation is further back.
-            RLlib pads steps before the beginning of the episode.
-        order: Agents of the next chunk in RLlib's order, including those that ended within the window.
-        map_order: The same agents in the order of RLlib's time maps: those at the beginning of the window first.
-        ended: Agent in `order` that has ended -> env steps of its observations in the window, by RLlib's time map in
-            the next chunk, which lacks entries after the last observation and so shifts it to the cut.
-        dropped: Agents that ended and have one observation in the window; RLlib removes them altogether.
+        lookback: Number of env steps, which exceeds the horizon if the last observation of a waiting agent is further
+            back. RLlib pads steps before the beginning of the episode.
+        order: Agents of the next chunk in RLlib order, including agents that ended within the window.
+        map_order: The same agents in the order of the RLlib time maps: agents at the beginning of the window first.
+        ended: Ended agent in `order` -> env steps of its observations in the window, according to the RLlib time map of
+            the next chunk, which has no entries after the last observation and thus shifts it to the cut.
+        dropped: Ended agents with a single observation in the window; RLlib removes them altogether.
     """
 
     def __init__(self, store: RLlibStore, record: RLlibRecord, horizon: int, hanging: set[int]):
         self._store = store
         self._record = record
         self._env_t = store.table.envs[record.env_index].env_t
-        # A module with recurrent state may have one more row, which is not in RLlib's map (47).
+        # A module with recurrent state may have one more row, which is not in the RLlib map (47).
         self._first_env_t = record.env_t_started - record.lookback
         self.lookback = horizon
         for lane in record.lane_of.values():
@@ -40,14 +40,14 @@ class Window:
         self.order = self._order()
 
     def _needed(self, lane: int, horizon: int) -> int:
-        """Return RLlib's lookback for a waiting agent: to its last observation at least `horizon` steps back."""
+        """Return the lookback in RLlib for a waiting agent: to its last observation at least `horizon` steps back."""
         for env_t in reversed(self._times(lane)):
             if (back := self._env_t - env_t + 1) >= max(horizon, 1):
                 return back - 1
         return horizon
 
     def _order(self) -> list[Hashable]:
-        """Order agents by first appearance in the window, and drop those that ended and appear only once."""
+        """Order agents by first appearance in the window, and drop ended agents that appear only once."""
         since = self._env_t - self.lookback
         first_env_t = max(since, self._first_env_t)
         seen: list[tuple[int, int, Hashable]] = []
@@ -64,15 +64,15 @@ class Window:
             elif times:
                 self.ended[agent_id] = [env_t + self._env_t - times[-1] for env_t in times]
                 seen.append((times[0], place, agent_id))
-        seen.sort()  # compares no agent ids, since places differ
+        seen.sort()  # does not compare agent ids, since positions differ
         at_begin = dict.fromkeys(agent_id for env_t, _, agent_id in seen if env_t == since)
         later = {agent_id for env_t, _, agent_id in seen if env_t > since}
-        known = set(dict.fromkeys(self._record.order).keys())  # in the order of RLlib's set
+        known = set(dict.fromkeys(self._record.order).keys())  # in the order of the set in RLlib
         self.map_order = [*at_begin, *(agent_id for agent_id in known if agent_id in later)]
         return [agent_id for _, _, agent_id in seen]
 
     def _first_since(self, lane: int, since: int) -> int:
-        """Return the env step of a lane's first observation from env step `since` on."""
+        """Return the env step of the first observation of a lane from env step `since` on."""
         table = self._store.table
         row, block = table.row_L[lane], self._store.blocks[table.module_L[lane]]
         first = int(block.env_t_R[row])
@@ -84,7 +84,7 @@ class Window:
         return first
 
     def _times(self, lane: int) -> list[int]:
-        """Return the env steps of the lane's observations in the chunk, by the entries of RLlib's time map."""
+        """Return the env steps of the observations of the lane in the chunk, from the entries of the RLlib time map."""
         table = self._store.table
         block = self._store.blocks[table.module_L[lane]]
         rows = self._store.rows_of(lane)

@@ -1,4 +1,4 @@
-"""A module's rows with the data that RLlib's episodes need: types of rewards, and observations of any dtype."""
+"""Rows of a module with the data needed for RLlib episodes: reward types, and observations of any dtype."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,19 +15,18 @@ from fastmarl.core.store.block import Block, Key, name_of
 from fastmarl.core.store.memory import MemoryRing
 from fastmarl.rllib.store.layout import WHOLE, ObservationLayout
 
-Outputs = dict[Key, Any]  # outputs of one row
+Outputs = dict[Key, Any]  # outputs of a single row
 
 
 class RLlibBlock(Block):
-    """Rows of one module.
+    """Rows of a single module.
 
-    With a `raw_layout`, the observations that envs write (`raw_obs`) are not those that are stored, see
-    record_newest().
+    With a `raw_layout`, the observations written by envs (`raw_obs`) differ from the stored ones, see record_newest().
 
     Attributes:
-        former: Outputs of the first `len(former)` rows one by one, if their columns differ from those of later rows
-            (due to another mode of sampling, or to a connector); `outputs` has those of later rows.
-        completed: Row -> outputs that take() copies instead of those that the row acted with.
+        former: Outputs of the first `len(former)` rows one by one, if their columns differ from later rows (because of
+            another sampling mode or a connector); `outputs` has the outputs of later rows.
+        completed: Row -> outputs to be copied by take() instead of the outputs the row acted with.
     """
 
     layout: ObservationLayout  # type: ignore[assignment]
@@ -49,9 +48,9 @@ class RLlibBlock(Block):
         self.completed = {}
         self.seq_no = 0  # number of the current weights ...
         self.unstamped_from = 0  # ... which act on rows from here on
-        self.boxes_scalars = False  # true if the next outputs have arrays of shape () instead of scalars
-        self._boxed = False  # true if `outputs` have them
-        self._has_record = False  # true if observations have been stored
+        self.boxes_scalars = False  # True if the next outputs have arrays of shape () instead of scalars
+        self._boxed = False  # True if `outputs` have them
+        self._has_record = False  # True if observations have been stored
         self._on_change = on_change
         super().__init__(layout, ring, rows, raw_layout, **room)  # type: ignore[arg-type]
 
@@ -69,7 +68,7 @@ class RLlibBlock(Block):
 
     @property
     def env_layout(self) -> ObservationLayout:
-        """Layout of the observations as envs send them."""
+        """Layout of the observations sent by envs."""
         return self.layout if self.raw_layout is None else self.raw_layout
 
     def _leaf_rows(self, arrays: list[np.ndarray]) -> list:
@@ -82,7 +81,7 @@ class RLlibBlock(Block):
         ]
 
     def _take_as_object(self, name: str, row: int, value: Any) -> None:
-        """Switch to storing each observation as an object, because one differs in dtype or shape; store this one."""
+        """Switch to storing each observation as an object, because dtype or shape differ; store this one."""
         if value is None:
             raise UnfitValueError("got None; leave agents that are not observed out of the dict")
         if not self.env_layout.has_objects:
@@ -95,7 +94,7 @@ class RLlibBlock(Block):
         getattr(self, name)[0][row] = kept(value)
 
     def overwrite(self, row: int, observation: Any) -> None:
-        """Overwrite the observation of a row: the stored one if the connectors have run, else the env's."""
+        """Overwrite the observation of a row: the stored one if the connectors have run, else the raw one."""
         if self.raw_layout is not None and row < self.n_connected:
             layout = ObservationLayout.of(observation)
             self.record_newest(np.array([row]), NONE, layout, layout.columns([observation]))
@@ -103,7 +102,7 @@ class RLlibBlock(Block):
         self._overwrite_raw("raw_obs", row, observation)
 
     def overwrite_final(self, final: int, observation: Any) -> None:
-        """Overwrite a final observation as the env sent it."""
+        """Overwrite a final observation as sent by the env."""
         self._overwrite_raw("raw_final_obs", final, observation)
 
     def _overwrite_raw(self, name: str, place: int, observation: Any) -> None:
@@ -117,7 +116,7 @@ class RLlibBlock(Block):
             array[place] = part
 
     def lay_out(self, layout: ObservationLayout) -> None:
-        """Reallocate for another layout of the envs' observations; those written so far are lost."""
+        """Reallocate for another layout of env observations; observations already written are lost."""
         if self.raw_layout is None:
             self.layout = layout
         else:
@@ -128,10 +127,10 @@ class RLlibBlock(Block):
     def record_newest(
         self, rows: np.ndarray, finals: np.ndarray, layout: ObservationLayout, leaves: list[np.ndarray]
     ) -> None:
-        """Store the connectors' results for new rows and final observations.
+        """Store connector results for new rows and final observations.
 
         Args:
-            rows, finals: int64, numbers of the rows and of the final observations.
+            rows, finals: int64, indices of the rows and of the final observations.
             layout, leaves: The observations, [len(rows) + len(finals), ...] each.
         """
         if not layout.same(self.layout):
@@ -148,24 +147,24 @@ class RLlibBlock(Block):
                 final_array[finals] = leaf[len(rows) :]
 
     def raw_newest(self, row: int, final: int) -> Any:
-        """Return a copy of a lane's newest observation as the env sent it.
+        """Return a copy of the latest observation of a lane as sent by the env.
 
         Args:
-            row: Number of the lane's newest row.
-            final: Number of its final observation, or -1.
+            row: Index of the latest row of the lane.
+            final: Index of its final observation, or -1.
         """
         leaves, place = (self.raw_obs, row) if final < 0 else (self.raw_final_obs, final)
         parts = [leaf[place : place + 1].copy() for leaf in leaves]
         return self.env_layout.items(parts[0] if self.env_layout.has_objects else self.env_layout.nest(parts))[0]
 
     def awaits_connectors(self, row: int, final: int) -> bool:
-        """Return true if the connectors have yet to run on a lane's newest observation; see raw_newest()."""
+        """Return True if the connectors have yet to run on the latest observation of a lane; see raw_newest()."""
         if self.raw_layout is None:
             return False
         return row >= self.n_connected if final < 0 else final >= self.n_finals_connected
 
     def _record_as(self, layout: ObservationLayout) -> None:
-        """Allocate for stored observations of this layout; there must be none yet."""
+        """Allocate for stored observations of this layout; none may be stored yet."""
         self.layout = layout
         self._on_change(self)
         self.obs = self._leaves("obs", layout, self.rows.capacity, 0)  # type: ignore[arg-type]
@@ -183,7 +182,7 @@ class RLlibBlock(Block):
             array[:n] = WHOLE.columns(values)[0]
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store the module's outputs for the rows first .. first + n."""
+        """Store the module outputs for the rows first .. first + n."""
         if _store.write_rows(self.outputs, outputs, first, n):
             return
         if self.outputs and not self._same_columns(outputs):
@@ -197,7 +196,7 @@ class RLlibBlock(Block):
             column[first : first + n] = values
 
     def record_items(self, first: int, items: list[Outputs]) -> None:
-        """Store outputs that can't be stacked to columns, row by row from `first` on."""
+        """Store outputs that cannot be stacked to columns, row by row from `first` on."""
         self._end_columns(first)
         for row in items:
             if any(name_of(key) != Columns.ACTIONS for key in row):
@@ -205,7 +204,7 @@ class RLlibBlock(Block):
         self.former += items
 
     def is_by_items(self, first: int) -> bool:
-        """Return true if outputs before `first` are stored one by one, so that the next ones should be, too."""
+        """Return True if outputs before `first` are stored one by one, so that the next ones should also be."""
         return first > 0 and len(self.former) >= first and not self.outputs
 
     def _end_columns(self, first: int) -> None:
@@ -222,26 +221,26 @@ class RLlibBlock(Block):
 
     @property
     def has_states(self) -> bool:
-        """True if the outputs hold recurrent states."""
+        """True if the outputs contain recurrent states."""
         return any(map(is_state, self.outputs))
 
     def type_of_scalars(self, name: str) -> type:
-        """Return the type of numbers in an output's rows: int, a NumPy scalar, or an array of shape ()."""
+        """Return the type of numbers in output rows: int, a NumPy scalar, or an array of shape ()."""
         if name == Columns.WEIGHTS_SEQ_NO:
             return int
         return np.ndarray if self._boxed and name != Columns.STATE_OUT else np.generic
 
     def acted_with(self, row: int) -> Outputs:
-        """Return the module's outputs for a row, leaf by leaf, with the number of its weights."""
+        """Return the module outputs for a row, leaf by leaf, with the weights number."""
         if row < len(self.former):
             return self.former[row]
         values = {key: _item(column, row, self._boxed and not is_state(key)) for key, column in self.outputs.items()}
-        if any(name_of(key) != Columns.ACTIONS for key in values):  # RLlib stores this only beside other outputs
+        if any(name_of(key) != Columns.ACTIONS for key in values):  # RLlib stores this only alongside other outputs
             values[Columns.WEIGHTS_SEQ_NO] = int(self.seq_no_R[row])
         return values
 
     def take(self, source: Block, rows: np.ndarray) -> None:
-        """Begin the block with copies of `rows` (int64, ascending) of the module's previous block."""
+        """Begin the block with copies of `rows` (int64, ascending) of the previous block of the module."""
         assert isinstance(source, RLlibBlock)
         n = len(rows)
         has_former = bool(source.completed) or (n > 0 and int(rows[0]) < len(source.former))
@@ -274,7 +273,7 @@ def _item(column: np.ndarray, row: int, boxed: bool = False) -> Any:
 
 
 def is_state(key: Key) -> bool:
-    """Return true if an output is (part of) a recurrent state."""
+    """Return True if an output is (part of) a recurrent state."""
     return name_of(key) == Columns.STATE_OUT
 
 

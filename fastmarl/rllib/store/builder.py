@@ -1,7 +1,7 @@
-"""Builds a SampleBlock from the store's blocks, by gathering the chunks of a call agent by agent.
+"""Builds a SampleBlock from the blocks of the store, by gathering the chunks of a call agent by agent.
 
 Gathered data share no memory with the store. Observations, by far the largest part, are gathered on first access; their
-block stays leased until then.
+block remains leased until then.
 """
 
 import math
@@ -47,9 +47,9 @@ class RLlibChunk:
     infos: list[tuple[int, int, Any]]
     """(env step, lane, info) of each info"""
     is_running: bool = False
-    """True if it is built before its end, and continues."""
+    """True if it is built before its end and continues."""
     view: Any = None
-    """The EpisodeInView that callbacks got of it, or None."""
+    """The EpisodeInView passed to callbacks, or None."""
     numbers: ChunkNumbers = field(init=False)
 
     @property
@@ -59,7 +59,7 @@ class RLlibChunk:
 
 @dataclass(slots=True)
 class LaneExtent:
-    """The location of a lane's data in its module's columns."""
+    """Location of the data of a lane in the module columns."""
 
     columns: ModuleColumns
     rows: tuple[int, int]
@@ -77,10 +77,10 @@ class Builder:
         store: The store of all rows.
         spaces: Per env, ({agent id: observation space}, {agent id: action space}).
         episode_class: fastmarl.rllib.episodes.episode.MultiAgentEpisode or a subclass.
-        fixes: Numbers of the corrections that are switched on.
+        fixes: Numbers of the enabled corrections.
 
     Attributes:
-        hanging: Lanes whose agents had acted and waited when find_hanging() was called.
+        hanging: Lanes of agents waiting after acting when find_hanging() was called.
     """
 
     def __init__(self, store: RLlibStore, spaces: list[tuple[dict, dict]], episode_class: type, fixes: frozenset[str]):
@@ -93,7 +93,7 @@ class Builder:
         self.hanging: set[int] = set()
 
     def build(self, chunks: list[RLlibChunk]) -> list[Any]:
-        """Build the episodes of chunks, in order, and set the chunks' `numbers`."""
+        """Build the episodes of chunks, in order, and set `numbers` of the chunks."""
         lanes = np.array([lane for chunk in chunks for lane in chunk.record.lane_of.values()], np.int64)
         modules_L = self._store.table.module_L[lanes]
         modules: list[ModuleColumns | None] = []
@@ -107,7 +107,7 @@ class Builder:
     # Columns.
 
     def _gather(self, block: RLlibBlock, lanes: np.ndarray, extents: dict[int, LaneExtent]) -> ModuleColumns:
-        """Gather a module's columns for these lanes, and add each lane's extent to `extents`."""
+        """Gather the columns of a module for these lanes, and add the extent of each lane to `extents`."""
         table = self._store.table
         counts, finals = table.count_L[lanes].astype(np.int64), table.final_L[lanes]
         rows = _store.chains(block.prev_R, table.row_L[lanes], counts)
@@ -118,7 +118,7 @@ class Builder:
         acted[row_ends[~has_final] - 1] = False
         acted_rows = rows[acted]
         obs = partial(self._memory.gather, block.obs, block.final_obs, rows, counts, finals)
-        is_much = len(rows) >= ENOUGH * block.n_rows_held  # else episodes would hold a mostly empty block
+        is_much = len(rows) >= ENOUGH * block.n_rows_held  # else episodes would keep a mostly empty block alive
         columns = ModuleColumns(
             layout=block.layout,
             leaves=obs if is_much else obs(),
@@ -145,7 +145,7 @@ class Builder:
                     total = sum(odd["rewards"][table.lookback_L[lane] :])
             extents[lane] = LaneExtent(columns, (row_begin, row_end), (begin, end), obs_begin, first_env_t, total, odd)
         if block.layout.has_objects:
-            columns.leaves = []  # the lanes have their own observations
+            columns.leaves = []  # the lanes have separate observations
         return columns
 
     def _odd_columns(
@@ -158,7 +158,7 @@ class Builder:
         obs_begin: int,
         kinds: np.ndarray,
     ) -> dict[str, Any] | None:
-        """Return a lane's columns that are not slices of its module's, or None."""
+        """Return the columns of a lane that are not slices of the module columns, or None."""
         odd: dict[str, Any] = {}
         begin, end = steps
         if block.layout.has_objects:
@@ -246,7 +246,7 @@ class Builder:
             extent.obs_begin,
             lookback,
             t_started,
-            record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # falsy, in the env's type
+            record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # falsy, in the type used by the env
             (length, offset, t_started - lookback, final_place),
             None if infos is None else self._agent_infos(infos, lane, extent, unseen),
             extent.odd,
@@ -260,20 +260,20 @@ class Builder:
             env_ts.append(env_ts[-1] if unseen else int(table.end_env_t_L[lane]))
         return [infos.get(env_t, {}) for env_t in env_ts]
 
-    # Agents that have acted and wait for an observation.
+    # Agents waiting for an observation after acting.
 
     def find_hanging(self) -> None:
-        """Find the lanes whose agents have acted and wait."""
+        """Find the lanes of agents waiting after acting."""
         table, acting_from = self._store.table, np.array(self._store.acting_from)
         live = table.live_lanes(range(len(table.envs)))
         self.hanging = set(live[table.row_L[live] < acting_from[table.module_L[live]]].tolist())
 
     def hanging_outputs(self, lane: int, outputs: Outputs | None = None) -> tuple[Any, dict[str, Any] | None, Any]:
-        """Return a waiting agent's action, other outputs, and reward so far.
+        """Return the action, other outputs, and accumulated reward of a waiting agent.
 
         Args:
-            lane: The agent's lane.
-            outputs: The outputs completed for RLlib's episode; None: the module's own outputs.
+            lane: Lane of the agent.
+            outputs: The outputs completed for the RLlib episode; None: the original module outputs.
         """
         module, row = int(self._store.table.module_L[lane]), int(self._store.table.row_L[lane])
         block = self._store.blocks[module]
@@ -302,13 +302,13 @@ class ColumnMemory:
         counts: np.ndarray,
         finals: np.ndarray,
     ) -> list[np.ndarray]:
-        """Gather the rows of several lanes, lane by lane, each followed by the lane's final observation.
+        """Gather the rows of several lanes, lane by lane, each followed by the final observation of the lane.
 
         Args:
             leaves, final_leaves: [capacity, *shape] each, in pairs of the same dtype.
             rows: int64 [n], the rows of all lanes, lane by lane.
             counts: int64 [lanes], number of rows of each lane.
-            finals: int64 [lanes], number of each lane's final observation, or -1.
+            finals: int64 [lanes], index of the final observation of each lane, or -1.
 
         Returns:
             [n + number of final observations, *shape] for each leaf.
@@ -321,7 +321,7 @@ class ColumnMemory:
         ]
 
     def _arrays(self, wanted: list[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-        """Return uninitialised arrays of these shapes and dtypes; arrays of objects don't use the pool."""
+        """Return uninitialised arrays of these shapes and dtypes; object arrays do not use the pool."""
         n_bytes = [0 if dtype.hasobject else math.prod(shape) * dtype.itemsize for shape, dtype in wanted]
         if sum(n_bytes) < SMALL:
             return [np.empty(shape, dtype) for shape, dtype in wanted]

@@ -1,8 +1,8 @@
-"""Views of running episodes for RLlib's callbacks and connectors, which build the episode as late as possible.
+"""Views of running episodes for RLlib callbacks and connectors, which build the episode as late as possible.
 
-Common queries are answered from the recorded rows. At any other query, or an assignment, the whole episode is built in
-lists, as RLlib's loop has it. From then on, each step is added to it as in RLlib's loop, so that what a callback has
-written stays.
+Common queries are answered from the recorded rows. On any other query, or an assignment, the full episode is built in
+lists, as in the RLlib loop. From then on, each step is added to it as in the RLlib loop, so that changes made by
+callbacks are kept.
 """
 
 from collections.abc import Hashable
@@ -23,28 +23,28 @@ from fastmarl.rllib.store.view_classes import AgentsInView, agent_in_view, becom
 
 # Attribute of an episode -> attribute of its record with the same value.
 OF_RECORD = {"id_": "id_", "agent_to_module_mapping_fn": "policy_mapping_fn", "_agent_to_module_mapping": "mapping"}
-OWN = ("_custom_data", "observation_space")  # slots that are not overwritten when the whole episode is built
+OWN = ("_custom_data", "observation_space")  # slots not overwritten when the full episode is built
 
 
 def prune(episode: Any) -> None:
-    """Remove agents without a step, as RLlib does when an episode has ended."""
+    """Remove agents without a step, as in RLlib when an episode has finished."""
     for agent_id in [agent_id for agent_id, part in episode.agent_episodes.items() if not len(part)]:
         del episode.agent_episodes[agent_id]
 
 
 class EpisodeInView:
-    """Answers queries on an episode from its record, and builds the whole episode if the record has no answer.
+    """Answers queries on an episode from its record, and builds the full episode if the record has no answer.
 
     Args:
-        episodes: Builds whole episodes.
+        episodes: Builds full episodes.
         record: Record of the episode.
         whole: The episode, if it has been built already.
 
     Attributes:
-        episode: The object that callbacks get.
-        is_built: True if the whole episode has been built.
-        ended: The episode's last chunk once it has ended, else None.
-        passing: Lane -> its newest observation, while a connector runs on it.
+        episode: The object passed to callbacks.
+        is_built: True if the full episode has been built.
+        ended: The last chunk of the episode once it has finished, else None.
+        passing: Lane -> latest observation, while a connector runs on it.
     """
 
     def __init__(self, episodes: RunningEpisodes, record: RLlibRecord, whole: Any = None):
@@ -73,27 +73,27 @@ class EpisodeInView:
         self.close()
 
     def close(self) -> None:
-        """Allow reading the episode no longer."""
+        """Forbid further reads of the episode."""
         self._is_open = False
 
     def check_open(self) -> None:
-        """Raise RunningEpisodeError unless the call that got the episode is still running."""
+        """Raise RunningEpisodeError unless the call that received the episode is still running."""
         if not self._is_open:
             raise RunningEpisodeError(
                 "a running episode can be read in a callback's call only; keep what you need in its custom_data, or "
                 "read the episodes that sample() returns"
             )
 
-    # The whole episode.
+    # The full episode.
 
     def built(self) -> Any:
-        """Build the whole episode, if necessary, and return it."""
+        """Build the full episode, if necessary, and return it."""
         with self as episode:
             self.build()
         return episode
 
     def build(self) -> None:
-        """Build the whole episode in its current state."""
+        """Build the full episode in its current state."""
         if self.is_built:
             return
         self.check_open()
@@ -114,14 +114,14 @@ class EpisodeInView:
         del self.episode._origin
 
     def _made(self) -> Any:
-        """Build the episode as RLlib's loop has it, with the agents' newest observations as they are stored."""
+        """Build the episode as in the RLlib loop, with the latest observations of agents as stored."""
         record, episodes = self.record, self._episodes
         if record.awaits_reset:
             return episodes.empty(record, record.policy_mapping_fn)
         return episodes.built(self.ended or episodes.chunk_of(record), record.policy_mapping_fn, self._arrays)
 
     def build_agent(self, part: Any) -> None:
-        """Turn a view of an agent's episode into the whole agent episode."""
+        """Turn a view of an agent episode into the full agent episode."""
         self.build()
         if type(part) is SingleAgentEpisode:
             return
@@ -131,7 +131,7 @@ class EpisodeInView:
         become(part, made)
 
     def become(self, made: Any) -> Any:
-        """Give the callbacks' object the content of `made`, an episode of the same class, and return it."""
+        """Give the object passed to callbacks the content of `made`, an episode of the same class, and return it."""
         episode = self.episode
         self.is_built = True
         episode.__class__ = self._kind
@@ -142,12 +142,12 @@ class EpisodeInView:
         return episode
 
     def late_attributes(self, _: int) -> dict[str, Any]:
-        """Build the whole episode, which fills all slots, so that none is left to return."""
+        """Build the full episode, which fills all slots, so that none remains to be returned."""
         self.build()
         return {}
 
     def to_numpy(self) -> Any:
-        """Convert the lists of an ended episode to arrays, and return the episode."""
+        """Convert the lists of a finished episode to arrays and return the episode."""
         for column in self._arrays:
             column.put_back()
         for agent_episode in self.episode.agent_episodes.values():
@@ -158,46 +158,46 @@ class EpisodeInView:
     # Assignments by callbacks.
 
     def adopt(self, name: str, value: Any) -> None:
-        """Copy to the record a value that a callback has assigned to an attribute in OF_RECORD."""
+        """Copy to the record a value assigned by a callback to an attribute in OF_RECORD."""
         if name == "id_" and type(value) is not str:
             raise RunningEpisodeError(f"the id_ of an episode was set to {value!r}; make it a str")
         if value is not None:  # callbacks remove the mapping function for pickling
             setattr(self.record, OF_RECORD[name], value)
 
     def update_record(self) -> None:
-        """Copy to the record the values that were assigned to the whole episode."""
+        """Copy to the record the values assigned to the full episode."""
         for name in OF_RECORD if self.is_built else ():
             self.adopt(name, getattr(self.episode, name))
 
     def takes(self, name: str, value: Any) -> bool:
-        """Return true if this value can be assigned without building the whole episode."""
+        """Return True if this value can be assigned without building the full episode."""
         if name == "observation_space":
             return self._episodes.gives_same(self.record.env_index, value)
-        if name in OF_RECORD and not self.record.order:  # later, agent episodes have these values, too
+        if name in OF_RECORD and not self.record.order:  # later, agent episodes also have these values
             self.adopt(name, value)
             return True
         return False
 
-    # Answers from the record; None: only the whole episode has the answer.
+    # Answers from the record; None: only the full episode has the answer.
 
     @property
     def env_t(self) -> int:
-        """Number of env steps so far."""
+        """Number of env steps made."""
         return self.store.table.envs[self.record.env_index].env_t if self.ended is None else self.ended.env_t
 
     @property
     def is_terminated(self) -> Any:
-        """Flag of the episode in the env's type."""
+        """Flag of the episode, in the type used by the env."""
         return self.record.is_terminated
 
     @property
     def is_truncated(self) -> Any:
-        """Flag of the episode in the env's type."""
+        """Flag of the episode, in the type used by the env."""
         return self.record.is_truncated
 
     @property
     def agent_ids(self) -> set[Hashable]:
-        """Agents that have been observed."""
+        """Agents observed in the episode."""
         lane_of = self.record.lane_of
         known = [
             agent_id
@@ -207,7 +207,7 @@ class EpisodeInView:
         return set(known)
 
     def get_return(self) -> Any:
-        """Return the sum over agents of their sums of rewards in this chunk."""
+        """Return the sum over agents of their reward sums in this chunk."""
         record = self.record
         if record.ended_before:
             return None
@@ -220,12 +220,12 @@ class EpisodeInView:
         return perf_counter() - self.record.started_at if self.env_t > self.record.env_t_started else 0.0
 
     def get_agents_that_stepped(self) -> set[Hashable] | None:
-        """Return the agents observed in the last env step, as a set with RLlib's order."""
+        """Return the agents observed in the last env step, as a set with the order of RLlib."""
         stepped = self._stepped()
         return None if stepped is None else set(dict.fromkeys(stepped).keys())
 
     def get_agents_to_act(self) -> set[Hashable] | None:
-        """Return the agents observed in the last env step that have not ended, as a set with RLlib's order."""
+        """Return the agents observed in the last env step that have not ended, as a set with the order of RLlib."""
         stepped = self._stepped()
         if stepped is None:
             return None
@@ -240,18 +240,18 @@ class EpisodeInView:
         return [agent_id for agent_id in stepped if self._is_there(record.lane_of[agent_id])]
 
     def _observed_at(self, lane: int) -> int:
-        """Return the env step of a lane's last observation."""
+        """Return the env step of the last observation of a lane."""
         table = self.store.table
         if table.final_L[lane] >= 0:
             return int(table.end_env_t_L[lane])
         return int(self.store.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]])
 
     def _is_there(self, lane: int) -> bool:
-        """Return true if the agent has an episode: RLlib removes those without a step when the episode has ended."""
+        """Return True if the agent has an episode: RLlib removes agents without a step at the end of the episode."""
         return self.ended is None or self.n_steps(lane) > 0
 
     def get(self, name: str, indices: Any, agent_ids: Any, options: dict[str, Any]) -> Any:
-        """Return all agents' newest "observations" or "infos", or all "rewards" or "actions" of completed steps."""
+        """Return the latest "observations" or "infos" of all agents, or "rewards" or "actions" of completed steps."""
         if agent_ids is not None:
             return None
         if name in ("observations", "infos"):
@@ -262,7 +262,7 @@ class EpisodeInView:
         return self._of_completed_steps(name) if by_env_steps_or_not else None
 
     def _newest_observations(self) -> dict[Hashable, Any] | None:
-        """Return by agent id the observations on which a connector is running."""
+        """Return agent id -> observation being processed by the current connector."""
         stepped, lane_of = self._stepped(), self.record.lane_of
         if stepped is None or any(lane_of[agent_id] not in self.passing for agent_id in stepped):
             return None
@@ -277,7 +277,7 @@ class EpisodeInView:
         return {agent_id: self._info_of(self.record.lane_of[agent_id], at_last) for agent_id in stepped}
 
     def _of_completed_steps(self, name: str) -> dict[Hashable, list[Any]] | None:
-        """Return rewards or actions by agent id; None if an agent has not ended, as it may have a hanging action."""
+        """Return agent id -> rewards or actions; None if an agent has not ended, as it may have a hanging action."""
         agents, table = self.agent_episodes(), self.store.table
         lanes = {agent_id: self.record.lane_of[agent_id] for agent_id in agents or ()}
         if agents is None or any(table.final_L[lane] < 0 for lane in lanes.values()):
@@ -293,7 +293,7 @@ class EpisodeInView:
     # Answers for single agents.
 
     def agent_episodes(self) -> dict[Hashable, Any] | None:
-        """Return views of the agent episodes by agent id."""
+        """Return agent id -> view of the agent episode."""
         record = self.record
         if record.ended_before or record.ended_agent_episodes:
             return None
@@ -328,18 +328,18 @@ class EpisodeInView:
         return int(table.count_L[lane] - 1 + (table.final_L[lane] >= 0) - table.lookback_L[lane])
 
     def flags_of(self, lane: int) -> tuple[Any, Any]:
-        """Return (terminated, truncated) of an agent: its last step's until its end, which may be np.False_."""
+        """Return (terminated, truncated) of an agent, taken from its last step until its end; may be np.False_."""
         has_stepped = self.store.table.t_started_L[lane] + self.n_steps(lane) > 0
         return self.record.flags.get(lane, (self.is_terminated, self.is_truncated) if has_stepped else (False, False))
 
     def space_of(self, lane: int) -> Any:
-        """Return an agent's observation space: the env's, or one that a connector has set."""
+        """Return the observation space of an agent, as given by the env or set by a connector."""
         observation_spaces, _ = self._episodes.spaces[self.record.env_index]
         space = self.store.spaces.get(lane)
         return observation_spaces.get(self.store.table.agent_ids[lane]) if space is None else space
 
     def info_of(self, lane: int) -> Any:
-        """Return an agent's last info, if the agent was observed in the last env step."""
+        """Return the last info of an agent, if it was observed in the last env step."""
         if self.record.unseen or self._observed_at(lane) != self.env_t:
             return None
         return self._info_of(lane, self._infos_at_last())
@@ -352,7 +352,7 @@ class EpisodeInView:
         return info
 
     def _infos_at_last(self) -> dict[int, Any]:
-        """Return the infos of the last env step, by lane."""
+        """Return lane -> info of the last env step."""
         infos, env_t = self._infos, self.env_t
         first = len(infos)
         while first and infos[first - 1][0] == env_t:

@@ -1,4 +1,4 @@
-"""One lane's rewards and actions as RLlib's loop has them: objects of the types that envs and modules return."""
+"""Rewards and actions of a lane as in the RLlib loop: objects of the types returned by envs and modules."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ FLOAT32 = 2
 
 
 def rewards_of(store: RLlibStore, lane: int) -> list[Any]:
-    """Return the rewards of a lane's completed steps in this chunk and its lookback."""
+    """Return the rewards of the completed steps of a lane in this chunk and its lookback."""
     table = store.table
     block, end_env_t = store.blocks[table.module_L[lane]], int(table.end_env_t_L[lane])
     rows = store.rows_of(lane)
@@ -27,7 +27,7 @@ def rewards_of(store: RLlibStore, lane: int) -> list[Any]:
 
 
 def last_reward_of(store: RLlibStore, lane: int) -> list[Any]:
-    """Return [the reward of a lane's last completed step], or [] if there is none."""
+    """Return [the reward of the last completed step of a lane], or [] if there is none."""
     table = store.table
     block, row = store.blocks[table.module_L[lane]], int(table.row_L[lane])
     if table.final_L[lane] < 0:
@@ -38,10 +38,10 @@ def last_reward_of(store: RLlibStore, lane: int) -> list[Any]:
 
 
 def actions_of(store: RLlibStore, lane: int) -> list[Any] | None:
-    """Return the actions of the steps of `rewards_of()`; None if only the whole episode has them."""
+    """Return the actions of the steps of `rewards_of()`; None if only the full episode has them."""
     block, rows = store.blocks[store.table.module_L[lane]], store.rows_of(lane)
     if store.table.final_L[lane] < 0:
-        rows = rows[:-1]  # the last row's step is not complete yet
+        rows = rows[:-1]  # the step of the last row is not complete yet
     if block.former or not len(rows):
         return None
     actions, _ = nested_outputs({key: column[rows] for key, column in block.outputs.items()}, None)
@@ -49,7 +49,7 @@ def actions_of(store: RLlibStore, lane: int) -> list[Any] | None:
 
 
 def last_action_of(store: RLlibStore, lane: int) -> list[Any]:
-    """Return [the action of a lane's last completed step], or [] if there is none."""
+    """Return [the action of the last completed step of a lane], or [] if there is none."""
     table = store.table
     block, row = store.blocks[table.module_L[lane]], int(table.row_L[lane])
     if table.final_L[lane] < 0:
@@ -60,7 +60,7 @@ def last_action_of(store: RLlibStore, lane: int) -> list[Any]:
 def reward_array(
     block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
 ) -> np.ndarray:
-    """Return rewards in the array that NumPy would make of the env's own objects."""
+    """Return rewards in the array that NumPy would make from the env objects."""
     if (kinds == FLOAT32).all():
         return rewards.astype(np.float32)
     return stacked(reward_objects(block, rows, rewards, kinds, end_env_t))
@@ -69,14 +69,14 @@ def reward_array(
 def reward_objects(
     block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
 ) -> list[Any]:
-    """Return rewards in the types that RLlib's addition of the env's own objects gives."""
+    """Return rewards in the types resulting from adding the env objects as in RLlib."""
     env_ts = block.env_t_R[rows].tolist()
     following = [*env_ts[1:], end_env_t]
     objects: list[Any] = []
     for row, reward, kind, since, until in zip(
         rows.tolist(), rewards.tolist(), kinds.tolist(), env_ts, following, strict=False
     ):
-        terms = until - since  # env steps with a reward or none; RLlib adds a float zero for none
+        terms = until - since  # env steps with a reward or None; RLlib adds a float zero for None
         if kind == OTHER:
             value, n = block.others[row]
             objects.append(value if n == terms else value + 0.0)

@@ -1,4 +1,4 @@
-"""The layout of observations in rows, found from the env's own arrays instead of their space."""
+"""The layout of observations in rows, determined from the arrays of the env instead of the space."""
 
 from functools import reduce
 from operator import getitem
@@ -15,8 +15,8 @@ from fastmarl.rllib.episodes.lists import items_of
 class ObservationLayout:
     """The leaves of an observation.
 
-    Unlike `fastmarl.core.spaces.layout.RowLayout`, it has the dtypes and the order of keys of the env's first
-    observation.
+    Unlike `fastmarl.core.spaces.layout.RowLayout`, it has the dtypes and key order of the first observation from the
+    env.
 
     Attributes:
         whole: True if observations are not nests of arrays, so that a single leaf stores them as objects.
@@ -43,13 +43,13 @@ class ObservationLayout:
         return first if all(map(first.fits, observations)) else WHOLE
 
     def fits(self, observation: Any) -> bool:
-        """Return true if an observation has this layout."""
+        """Return True if an observation has this layout."""
         if self.is_array and type(observation) is np.ndarray:
             return (observation.dtype, observation.shape) == (self.leaves[0].dtype, self.leaves[0].shape)
         return self.same(ObservationLayout.of(observation))
 
     def same(self, other: "ObservationLayout") -> bool:
-        """Return true if the other layout is equal to this one."""
+        """Return True if the other layout is equal to this one."""
         return self is other or (self.leaves == other.leaves and self._types == other._types)
 
     def columns(self, observations: list[Any]) -> list[np.ndarray]:
@@ -74,7 +74,7 @@ class ObservationLayout:
 
 
 def _objects(values: list[Any]) -> np.ndarray:
-    """Return an array of objects, even if these are arrays themselves."""
+    """Return an object array, even if the objects are arrays themselves."""
     array = np.empty(len(values), object)
     for i, value in enumerate(values):
         array[i] = value
@@ -82,7 +82,7 @@ def _objects(values: list[Any]) -> np.ndarray:
 
 
 def _collect(value: Any, path: tuple, sizes: tuple, leaves: list[Leaf]) -> bool:
-    """Add the leaves of `value`; returns false if a part of it has no dtype of its own."""
+    """Add the leaves of `value`; returns False if a part of it has no dtype."""
     if type(value) is dict:
         return all(_collect(part, (*path, key), (*sizes, len(value)), leaves) for key, part in value.items())
     if type(value) is tuple:

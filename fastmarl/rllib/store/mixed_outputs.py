@@ -1,6 +1,6 @@
-"""Completes outputs of steps that were made in different modes (exploring, not exploring, random).
+"""Completes outputs of steps made in different modes (exploring, not exploring, random).
 
-RLlib's episodes need the same outputs in all steps; extras.py does this in RLlib's own loop.
+RLlib episodes need the same outputs in all steps; extras.py does this in the RLlib loop.
 """
 
 from itertools import accumulate
@@ -18,17 +18,17 @@ from fastmarl.rllib.store.block import Outputs, RLlibBlock, is_state
 
 
 def is_mixed(block: RLlibBlock, rows: np.ndarray) -> bool:
-    """Return true if an agent's rows that have acted may differ in their outputs."""
+    """Return True if the outputs in the rows of an agent may differ."""
     return len(rows) > 0 and int(rows[0]) < len(block.former)
 
 
 def mixed_steps(block: RLlibBlock, rows: np.ndarray) -> list[Outputs]:
-    """Return the outputs of an agent's steps, completed to equal keys and ranks; [] if they were made in one mode.
+    """Return the outputs of the steps of an agent, completed to equal keys and ranks; [] if made in a single mode.
 
     Args:
-        block: Block of the agent's module.
-        rows: The agent's rows that have acted, in order, including a waiting agent's last one, whose keys RLlib's
-            columns have before the step is complete.
+        block: Block of the module of the agent.
+        rows: Rows of the agent that have acted, in order, including the last row of a waiting agent, whose keys are in
+            the RLlib columns before the step is complete.
     """
     if not is_mixed(block, rows):
         return []
@@ -36,7 +36,7 @@ def mixed_steps(block: RLlibBlock, rows: np.ndarray) -> list[Outputs]:
 
 
 def completed_rows(block: RLlibBlock, rows: np.ndarray) -> dict[int, Outputs]:
-    """Return row -> outputs for the rows whose outputs mixed_steps() changes."""
+    """Return row -> outputs for the rows whose outputs are changed by mixed_steps()."""
     answers = [block.acted_with(row) for row in rows.tolist()]
     return {
         row: step
@@ -55,20 +55,20 @@ def mixed_outputs(steps: list[Outputs], lookback: int) -> tuple[Any, dict[str, A
 
 
 def mixed_items(steps: list[Outputs]) -> tuple[list[Any], dict[str, list[Any]]]:
-    """Convert the result of mixed_steps(); returns (actions, other outputs) as lists, as RLlib's loop has them."""
+    """Convert the result of mixed_steps(); returns (actions, other outputs) as lists, as in the RLlib loop."""
     found = [as_nested(step) for step in steps]
     names = found[0][1]
     return [actions for actions, _ in found], {name: [extras[name] for _, extras in found] for name in names}
 
 
 def as_nested(step: Outputs) -> tuple[Any, dict[str, Any]]:
-    """Return (action, other outputs) of a step, nested as the module returned them."""
+    """Return (action, other outputs) of a step, nested as returned by the module."""
     outputs = dict(step)
     return nested_outputs(outputs, outputs.pop(Columns.WEIGHTS_SEQ_NO, 0))
 
 
 def _completed(steps: list[Outputs]) -> list[Outputs]:
-    """Give each step the outputs of all steps; missing ones become NaN, or 0 for ints."""
+    """Give each step the outputs of all steps; missing outputs become NaN, or 0 for ints."""
     columns = {}
     for key in dict.fromkeys(key for step in steps for key in step):
         values = [step.get(key) for step in steps]
@@ -89,5 +89,5 @@ def _of_one_rank(values: list[Any]) -> list[Any]:
         like = blank(like) if value is None else value
         filled.append(like)
     rank = min(map(np.ndim, present))
-    # RLlib's deterministic log-probabilities have one number per component of the action.
+    # deterministic log-probabilities of RLlib have one number per action component.
     return [summed(value, rank) if np.ndim(value) > rank else value for value in filled]

@@ -1,8 +1,8 @@
-"""Records of running episodes by RLlib's rules: agents in RLlib's order, modules, times; and counts for metrics.
+"""Records of running episodes by the rules of RLlib: ordered agents, modules, times; and counts for metrics.
 
-The order of agents decides which random number each agent gets, so it is exactly that of RLlib's dicts and sets: agents
-of the reset in the order of the observation dict, later ones in the order of a set of all agents in the step, and after
-a cut in the order of first appearance in the lookback window.
+The order of agents determines which random number each agent gets, so it exactly follows the dicts and sets of RLlib:
+agents of the reset in the order of the observation dict, later ones in the order of a set of all agents in the step,
+and after a cut in the order of first appearance in the lookback window.
 """
 
 import weakref
@@ -22,20 +22,21 @@ from fastmarl.rllib.episodes.sample_block import is_set
 
 @dataclass
 class CallCounts:
-    """The counts of one call of `sample()`.
+    """Counts of a single call of `sample()`.
 
-    As in RLlib, counts by agent and by module are numbers of observations. Agents and modules without any are left out.
+    As in RLlib, counts per agent and per module are observation counts. Agents and modules without observations are
+    left out.
     """
 
     env_steps: int = 0
     agent_observations: dict[Hashable, int] = field(default_factory=dict)
     module_observations: dict[str, int] = field(default_factory=dict)
-    episodes: int = 0  # episodes that have ended
+    episodes: int = 0  # finished episodes
     step_failures: int = 0
-    resets: int = 0  # of all envs at once, before the first tick
-    ticks: int = 0  # steps of all envs at once
+    resets: int = 0  # of all envs together, before the first tick
+    ticks: int = 0  # steps of all envs together
     forwards: int = 0  # ticks in which modules ran
-    lost_reward: float = 0.0  # sum of the rewards that belong to no transition
+    lost_reward: float = 0.0  # sum of rewards outside of transitions
     lengths: list[int] = field(default_factory=list)  # per tick: sum of the lengths of the running chunks
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Totals of the stages "connect", "forward", "act" and "env_step"."""
@@ -43,7 +44,7 @@ class CallCounts:
 
 @dataclass(slots=True)
 class EpisodeNumbers:
-    """The numbers of a finished episode, over all its chunks, by the agents' names in the metrics."""
+    """Numbers of a finished episode over all its chunks, keyed by agent name in metrics."""
 
     length: int  # in env steps
     episode_return: float
@@ -53,9 +54,9 @@ class EpisodeNumbers:
     module_returns: dict[str, float]
 
 
-@dataclass(slots=True)  # not frozen, which triples the time of its constructor
+@dataclass(slots=True)  # not frozen, which would triple the constructor time
 class AgentNumbers:
-    """The numbers of one agent in a chunk."""
+    """Numbers of a single agent in a chunk."""
 
     agent_id: Hashable
     module_id: str
@@ -66,28 +67,28 @@ class AgentNumbers:
         return self.n_steps
 
     def get_return(self) -> Any:
-        """Return the sum of the agent's rewards."""
+        """Return the sum of rewards of the agent."""
         return self.total
 
 
 class ChunkNumbers:
-    """The numbers of a chunk, for the metrics.
+    """Numbers of a chunk, for the metrics.
 
     RLlib keeps chunks and reads their numbers in get_metrics(), so that changes of returned chunks count. These numbers
     follow the chunk as long as it exists, without keeping it alive.
 
-    If RLlib's loop takes over an episode, it gets these instead of the chunks returned before. They have the part of
-    the episodes' interface that RLlib's metrics use.
+    If the RLlib loop takes over an episode, it gets these instead of the chunks returned before. They have the part of
+    the episode interface used by RLlib metrics.
 
     Args:
         length: Number of env steps.
         duration_s: Duration in seconds.
-        agents: Numbers of the agents with a completed step, by their keys in the episode, in order.
+        agents: Agent key in the episode -> numbers, for agents with a completed step, in order.
 
     Attributes:
         length, duration_s, agents: As in the arguments, when they were last read.
         id_: Id of the episode.
-        is_done: True for the last chunk of an episode, where RLlib's metrics ask.
+        is_done: True for the last chunk of an episode, as checked by RLlib metrics.
     """
 
     def __init__(self, length: int, duration_s: float, agents: dict[Hashable, AgentNumbers]):
@@ -107,7 +108,7 @@ class ChunkNumbers:
         return numbers
 
     def follow(self, episode: Any) -> None:
-        """Keep up with the changes of an episode that sample() returns."""
+        """Track changes of an episode returned by sample()."""
         self.id_ = episode.id_
         self._episode = weakref.ref(episode)
         episode._numbers = self
@@ -132,7 +133,7 @@ class ChunkNumbers:
         """Read the numbers of the episode; called for the last time when it is deleted."""
         self.length, self.duration_s = len(episode), episode.get_duration_s()
         if is_set(episode, "agent_episodes"):  # else nothing can have been written to them
-            # RLlib's learners append a step to each agent, and rename the episode.
+            # RLlib learners append a step to each agent and rename the episode.
             known = self.agents if episode.id_ != self.id_ else {}
             self.agents = {
                 key: AgentNumbers(each.agent_id, each.module_id, len(known.get(key, each)), _return_of(each))
@@ -143,7 +144,7 @@ class ChunkNumbers:
         return self.up_to_date().length
 
     def get_return(self) -> Any:
-        """Return the sum of all agents' rewards."""
+        """Return the sum of rewards over all agents."""
         return sum(agent.total for agent in self.up_to_date().agents.values())
 
     def get_duration_s(self) -> float:
@@ -152,7 +153,7 @@ class ChunkNumbers:
 
     @property
     def agent_episodes(self) -> dict[Hashable, AgentNumbers]:
-        """Numbers of the agents by agent id."""
+        """Agent id -> numbers of the agent."""
         return self.up_to_date().agents
 
     def __getattr__(self, name: str) -> Any:
@@ -167,7 +168,7 @@ def _no_episode() -> None:
 
 
 def _return_of(agent_episode: Any) -> Any:
-    """Return what `agent_episode.get_return()` does, but without a loop in Python over an array of float64."""
+    """Compute `agent_episode.get_return()`, but without a Python loop over a float64 array."""
     rewards = agent_episode.get_rewards()
     if type(rewards) is np.ndarray and rewards.dtype == np.float64 and rewards.ndim == 1 and len(rewards):
         return np.add.accumulate(rewards)[-1] + 0  # in the order of sum(), of which -0.0 is no result
@@ -175,30 +176,30 @@ def _return_of(agent_episode: Any) -> Any:
 
 
 class RLlibRecord(EpisodeRecord):
-    """The record of one env's running episode."""
+    """Record of the running episode in an env."""
 
     def __init__(self, env_index: int, id_: str, started_at: float, new_id: Callable[[], str]):
         super().__init__(env_index, id_, started_at)
-        self.order: list[Hashable] = []  # agents of the chunk, with those that ended before it but RLlib still has
+        self.order: list[Hashable] = []  # agents of the chunk, including earlier ended agents still present in RLlib
         self.lane_of: dict[Hashable, int] = {}  # agent id -> lane in the chunk
         self.mapping: dict[Hashable, str] = {}  # agent id -> module id
         self.ended_before: dict[Hashable, list[int]] = {}  # agent of `order` without lane -> env steps of observations
-        # RLlib's data of these agents: (episode, buffer of times).
+        # RLlib data of these agents: (episode, buffer of times).
         self.ended_agent_episodes: dict[Hashable, tuple[Any, Any]] = {}
-        self.joined: list[Hashable] = []  # agents that have no lane yet
-        self.map_order: list[Hashable] = []  # agents of the lookback window, in the order of RLlib's time maps
-        self.carried: set[Hashable] = set()  # agents that continue from the previous chunk
-        # Ids of the agents' SingleAgentEpisodes, the same in all chunks.
+        self.joined: list[Hashable] = []  # agents without a lane yet
+        self.map_order: list[Hashable] = []  # agents of the lookback window, in the order of the RLlib time maps
+        self.carried: set[Hashable] = set()  # agents continued from the previous chunk
+        # Ids of the SingleAgentEpisode objects of agents, the same in all chunks.
         self.agent_episode_ids: defaultdict[Hashable, str] = defaultdict(new_id)
-        self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) in the env's types
-        self.unseen: set[int] = set()  # lanes that ended without an observation
+        self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) in env types
+        self.unseen: set[int] = set()  # lanes ended without an observation
         self.earlier: list[ChunkNumbers] = []
-        self.unobserved_rewards: dict[Hashable, Any] = {}  # rewards in this chunk before an agent's first observation
+        self.unobserved_rewards: dict[Hashable, Any] = {}  # in this chunk, before the first observation of an agent
         self.is_terminated: Any = False
         self.is_truncated: Any = False
-        self.has_flags = False  # true if they are the env's
+        self.has_flags = False  # True if they are the spaces of the env
         self.last_step_at: float | None = None  # set when the chunk ends
-        self.awaits_reset = True  # the env's next observations are the episode's first
+        self.awaits_reset = True  # the next observations of the env are the first of the episode
         self.keys = StepKeys()
         self.observed: tuple[Hashable, ...] = ()  # keys of the observation dict
         self.counted_to = 0  # env step up to which observations have been counted
@@ -215,14 +216,14 @@ class RLlibRecord(EpisodeRecord):
         dropped: set[Hashable],
         live: dict[Hashable, int],
     ) -> None:
-        """Begin the next chunk with the agents of `order`; RLlib drops all other agents that have ended.
+        """Begin the next chunk with the agents of `order`; RLlib drops all other ended agents.
 
         Args:
             order: Agents of the next chunk.
-            dropped: Agents whose module RLlib drops, too.
+            dropped: Agents whose module is also dropped by RLlib.
             live: Agent id -> lane of agents that have not ended.
         """
-        known = set(dict.fromkeys(self.order).keys())  # in the order of RLlib's set
+        known = set(dict.fromkeys(self.order).keys())  # in the order of the set in RLlib
         self.mapping = {agent_id: self.mapping[agent_id] for agent_id in known if agent_id not in dropped}
         self.module_of = {agent_id: self.module_of[agent_id] for agent_id in self.mapping if agent_id in self.module_of}
         self.order = order
@@ -238,19 +239,19 @@ class RLlibRecord(EpisodeRecord):
 
 
 class RLlibLanes(LaneTable):
-    """A table of lanes that assigns late rewards by RLlib's rules."""
+    """A table of lanes that assigns late rewards by the rules of RLlib."""
 
     def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: Any, *others: Any) -> int:
         """Return the lane for a reward of an agent that has finished or not been observed yet, or -1.
 
-        A finished agent's reward goes to its last transition while that is in the chunk. A reward before the first
-        observation belongs to no transition.
+        The reward of a finished agent is added to its last transition while that is in the chunk. A reward before the
+        first observation belongs to no transition.
         """
         record = self.record(env_index)
         assert isinstance(record, RLlibRecord)
         lane = record.finished.get(agent_id, -1)
         if lane < 0:
-            self.unattributed_reward += float(np.sum(reward))  # a reward may be an array of one number
+            self.unattributed_reward += float(np.sum(reward))  # a reward may be an array with a single number
         if agent_id not in record.finished:
             record.unobserved_rewards[agent_id] = record.unobserved_rewards.get(agent_id, 0.0) + reward
         return lane
@@ -263,7 +264,7 @@ class RLlibLanes(LaneTable):
 
 
 def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) -> EpisodeNumbers:
-    """Sum up a finished episode in RLlib's order of additions: its last chunk, then the others from the first on."""
+    """Sum up a finished episode in the addition order of RLlib: its last chunk, then the others from the first on."""
     *earlier, last = (chunk.up_to_date() for chunk in chunks)
     agent_returns: dict[str, Any] = {name_of(agent.agent_id): agent.total for agent in last.agents.values()}
     agent_steps = {name_of(key): agent.n_steps for key, agent in last.agents.items()}
@@ -284,7 +285,7 @@ def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) ->
     return EpisodeNumbers(length, episode_return, duration_s, agent_returns, agent_steps, module_returns)
 
 
-MOST_CHUNKS = 4096  # of an episode, whose numbers are kept one by one to be summed in RLlib's order
+MOST_CHUNKS = 4096  # of an episode, whose numbers are kept separately to be summed in RLlib order
 
 
 def _joined(chunks: list[ChunkNumbers]) -> ChunkNumbers:

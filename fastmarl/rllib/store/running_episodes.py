@@ -1,4 +1,4 @@
-"""Builds running episodes as RLlib's loop has them, for mapping functions, callbacks, and that loop itself."""
+"""Builds running episodes as in the RLlib loop, for mapping functions, callbacks, and that loop itself."""
 
 from collections.abc import Hashable, Mapping
 from copy import deepcopy
@@ -24,8 +24,8 @@ class RunningEpisodes:
         spaces, episode_class: See Builder.
 
     Attributes:
-        store, spaces: The arguments of these names.
-        passing: Lane -> its newest observation, while a connector piece runs on these.
+        store, spaces: The arguments `store` and `spaces`.
+        passing: Lane -> latest observation, while a connector piece runs on these.
     """
 
     def __init__(self, store: RLlibStore, builder: Builder, spaces: list[tuple[dict, dict]], episode_class: type):
@@ -34,7 +34,7 @@ class RunningEpisodes:
         self.passing: dict[int, Any] = {}
         self._builder = builder
         self._episode_class = episode_class
-        self._given: dict[int, Any] = {}  # env index -> observation spaces that a connector set in an episode
+        self._given: dict[int, Any] = {}  # env index -> observation spaces set by a connector in an episode
 
     def empty(self, record: RLlibRecord, mapping_fn: Any) -> Any:
         """Make an episode without observations."""
@@ -47,17 +47,17 @@ class RunningEpisodes:
         )
 
     def chunk_of(self, record: RLlibRecord) -> RLlibChunk:
-        """Return the chunk of a running episode so far."""
+        """Return the current chunk of a running episode."""
         env = self.store.table.envs[record.env_index]
         return RLlibChunk(record, env.env_t, env.infos, is_running=True)
 
     def built(self, chunk: RLlibChunk, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
-        """Build an episode's chunk in lists, as RLlib's loop has it. Agents that have just acted count as waiting.
+        """Build an episode chunk in lists, as in the RLlib loop. Agents that have just acted count as waiting.
 
         Args:
             chunk: The chunk in its current state.
             mapping_fn: Mapping function of the episode.
-            arrays: List to which columns are appended whose arrays can be restored without stacking.
+            arrays: List receiving the columns whose arrays can be restored without stacking.
         """
         record = chunk.record
         self._builder.find_hanging()
@@ -68,7 +68,7 @@ class RunningEpisodes:
         are_plain = [not (block.kind_R[: block.rows.n] > PYTHON_FLOAT).any() for block in self.store.blocks]
         for agent_id, lane in record.lane_of.items():
             is_plain = are_plain[self.store.table.module_L[lane]]
-            if agent_id in episode.agent_episodes:  # not if it has no step and its episode has ended
+            if agent_id in episode.agent_episodes:  # not if it has no step and its episode has finished
                 self._turn_into_lists(episode.agent_episodes[agent_id], lane, arrays, is_plain)
         if record.ended_agent_episodes:
             _put_back(deepcopy(record.ended_agent_episodes), episode, record)
@@ -77,12 +77,12 @@ class RunningEpisodes:
     def _turn_into_lists(
         self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None, is_plain: bool
     ) -> None:
-        """Convert an agent's data to lists of the recorded items; `is_plain`: its rewards are Python floats."""
+        """Convert agent data to lists of the recorded items; `is_plain`: rewards are Python floats."""
         table = self.store.table
         block = self.store.blocks[table.module_L[lane]]
         observations, rewards = agent_episode.observations, agent_episode.rewards
         items = self._observations_of(lane, observations.data)
-        # If an agent ends unobserved, the env's last observation of it is repeated.
+        # If an agent ends unobserved, its last observation from the env is repeated.
         newest = int(table.row_L[lane]), int(table.final_L[lane])
         raw = items[-1] if block.raw_layout is None else block.raw_newest(*newest)
         is_raw = block.awaits_connectors(*newest)
@@ -102,7 +102,7 @@ class RunningEpisodes:
             agent_episode.extra_model_outputs = {}
 
     def _observations_of(self, lane: int, gathered: Any) -> list[Any]:
-        """Return an agent's stored observations as a list."""
+        """Return the stored observations of an agent as a list."""
         table, rows = self.store.table, self.store.rows_of(lane)
         block, final = self.store.blocks[table.module_L[lane]], table.final_L[lane]
         layout = block.layout
@@ -115,7 +115,7 @@ class RunningEpisodes:
         return items
 
     def _list_outputs(self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None) -> None:
-        """Convert an agent's actions and other outputs to lists of items."""
+        """Convert actions and other outputs of an agent to lists of items."""
         block = self.store.blocks[self.store.table.module_L[lane]]
         buffers = {"actions": agent_episode.actions, **agent_episode.extra_model_outputs}
         n = len(agent_episode.rewards.data)
@@ -130,7 +130,7 @@ class RunningEpisodes:
                 _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
 
     def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
-        """Make an episode with only the attributes that don't depend on its steps; EpisodeInTheMaking completes it."""
+        """Make an episode with only the attributes independent of its steps; EpisodeInTheMaking completes it."""
         episode: Any = object.__new__(self._episode_class)
         episode.id_, episode.env_t_started, episode.env_t = record.id_, env_t_started, env_t
         episode.observation_space, episode.action_space = self.spaces[record.env_index]
@@ -140,7 +140,7 @@ class RunningEpisodes:
         return episode
 
     def gives_same(self, env_index: int, spaces: Any) -> bool:
-        """Return true if these observation spaces, set by a connector, equal the env's."""
+        """Return True if these observation spaces, set by a connector, equal the spaces of the env."""
         if self._given.get(env_index) is not spaces:
             observation_spaces, _ = self.spaces[env_index]
             if not isinstance(spaces, Mapping) or dict(spaces) != observation_spaces:
@@ -157,7 +157,7 @@ def _list_column(buffer: Any, items: list[Any], arrays: list[ListedColumn] | Non
 
 
 def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, record: RLlibRecord) -> None:
-    """Add the agents that ended before the chunk to the episode, as in RLlib."""
+    """Add agents that ended before the chunk to the episode, as in RLlib."""
     agent_episodes = episode.agent_episodes | {agent_id: each for agent_id, (each, _) in ended.items()}
     episode.agent_episodes = {agent_id: agent_episodes[agent_id] for agent_id in record.order}
     for agent_id, (_, times) in ended.items():

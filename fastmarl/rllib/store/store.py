@@ -1,4 +1,4 @@
-"""The store of the drop-in: rows with RLlib's records and lookback."""
+"""The store of the drop-in replacement: rows with records and lookback as in RLlib."""
 
 import time
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ class RLlibStore(RowStore):
 
     Attributes:
         stateful: Indices of modules with recurrent state.
-        seq_no: Number of the weights that act.
-        spaces: Lane -> observation space that connectors have set in the agent's episode in this chunk.
+        seq_no: Number of the current weights.
+        spaces: Lane -> observation space set by connectors in the agent episode in this chunk.
     """
 
     scatter: RLlibScatter
@@ -65,7 +65,7 @@ class RLlibStore(RowStore):
         )
 
     def open_record(self, env_index: int, policy_mapping_fn: Any) -> None:
-        """Begin the record of the env's next episode, which keeps this mapping function."""
+        """Begin the record of the next episode of the env, which keeps this mapping function."""
         record = RLlibRecord(env_index, self._ids.new(), time.perf_counter(), self._ids.new)
         record.policy_mapping_fn = policy_mapping_fn
         self.table.envs[env_index].clear()
@@ -73,7 +73,7 @@ class RLlibStore(RowStore):
         self.lookback_E[env_index] = 0
 
     def close_record(self, env_index: int) -> None:
-        """End the record of the env's episode; its lanes stay until renew()."""
+        """End the record of the episode of the env; its lanes remain until renew()."""
         record = self.table.record(env_index)
         self.ended_lanes += record.ended
         record.ended = []
@@ -86,19 +86,19 @@ class RLlibStore(RowStore):
         self.activate(module)
 
     def fit(self, module: int, observation: Any) -> None:
-        """Determine the layout of a module's rows from its first observation, if it has none yet."""
+        """Determine the row layout of a module from its first observation, if it has none yet."""
         block = self.blocks[module]
         if block.env_layout is WHOLE and not block.rows.n and not block.rows.n_finals:
             block.lay_out(ObservationLayout.of(observation))
 
     def use_weights(self, seq_no: int) -> None:
-        """Set the number of the weights that act from now on."""
+        """Set the number of the weights used by subsequent actions."""
         self.seq_no = seq_no
         for block, first in zip(self.blocks, self.acting_from, strict=True):
             block.seq_no, block.unstamped_from = seq_no, first
 
     def change_weights(self, seq_no: int) -> None:
-        """Call use_weights() during a call, after the actions so far have got the number of the weights before."""
+        """Call use_weights() during a call, after stamping earlier actions with the previous number."""
         self.stamp_all()
         self.use_weights(seq_no)
 
@@ -107,7 +107,7 @@ class RLlibStore(RowStore):
         self.stamp(self.seq_no)
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
-        """Begin recurrent agents' lookback no later than at their last completed step, whose state learners need."""
+        """Begin the lookback of recurrent agents at or before their last completed step, whose state learners need."""
         begins = super()._lookback_begins(module, lanes)
         block = self.blocks[module]
         if module not in self.stateful or not (block.former or block.has_states):
@@ -120,14 +120,14 @@ class RLlibStore(RowStore):
         return begins
 
     def _has_states(self, block: RLlibBlock, lane: int) -> bool:
-        """Return true if the module chose an action in this chunk; random actions have no state."""
+        """Return True if the module chose an action in this chunk; random actions have no state."""
         return any(
             any(map(is_state, block.former[row])) if row < len(block.former) else block.has_states
             for row in self.acted_rows_of(lane).tolist()
         )
 
     def acted_rows_of(self, lane: int) -> np.ndarray:
-        """Return the rows of a living lane at which its agent has acted."""
+        """Return the rows of a live lane at which its agent acted."""
         rows = self.rows_of(lane)
         return rows[rows < self.acting_from[self.table.module_L[lane]]]
 

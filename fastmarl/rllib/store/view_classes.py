@@ -1,7 +1,7 @@
-"""Classes of views: subclasses of RLlib's episodes that answer common queries before the whole episode is built.
+"""View classes: subclasses of RLlib episodes that answer common queries before the full episode is built.
 
-Their data are in an EpisodeInView. Methods check the object's class first, because a callback may keep a bound method
-and call it after the whole episode was built.
+Their data are in an EpisodeInView. Methods check the class of the object first, because a callback may keep a bound
+method and call it after the full episode was built.
 """
 
 from collections.abc import Callable, Hashable
@@ -16,12 +16,12 @@ from fastmarl.rllib.store.lane_steps import actions_of, last_action_of, last_rew
 
 
 def _answered(name: str) -> property:
-    """Return a property that reads the EpisodeInView's attribute of this name."""
+    """Return a property that reads this attribute of the EpisodeInView."""
     return property(lambda episode: getattr(episode._origin[0], name), doc="See RLlib's class.")
 
 
 def _getter(name: str) -> Callable[..., Any]:
-    """Return RLlib's getter of this column, answered by the view if possible."""
+    """Return the RLlib getter of this column, answered by the view if possible."""
 
     def get(self: Any, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
         answer = self._origin[0].get(name, indices, agent_ids, options) if isinstance(self, _InView) else None
@@ -31,7 +31,7 @@ def _getter(name: str) -> Callable[..., Any]:
 
 
 class _InView:
-    """Methods and properties of an episode that are answered from its record."""
+    """Methods and properties of an episode answered from its record."""
 
     __slots__ = ()
     _origin: Any
@@ -43,7 +43,7 @@ class _InView:
 
     @property
     def agent_episodes(self) -> Any:
-        """Agent episodes, or views of them, by agent id."""
+        """Agent id -> agent episode, or a view of it."""
         agents = self._origin[0].agent_episodes()
         return _built(self).agent_episodes if agents is None else agents
 
@@ -76,7 +76,7 @@ class _InView:
 
 
 def _built(episode: Any) -> Any:
-    """Build the whole episode if it is a view, which changes the object's class, and return it."""
+    """Build the full episode if it is a view, which changes the class of the object, and return it."""
     if isinstance(episode, _InView):
         episode._origin[0].build()
     return episode
@@ -89,7 +89,7 @@ def in_view_kind(kind: type) -> type:
 
 
 class AgentsInView(dict[Hashable, Any]):
-    """The agent episodes of a view; removing or adding an agent builds the whole episode first.
+    """Agent episodes of a view; removing or adding an agent builds the full episode first.
 
     Args:
         view: The EpisodeInView of the episode.
@@ -100,12 +100,12 @@ class AgentsInView(dict[Hashable, Any]):
         self._view = view
 
     def show(self, agents: dict[Hashable, Any]) -> None:
-        """Replace the content by these agents."""
+        """Replace the content with these agents."""
         super().clear()
         super().update(agents)
 
     def _change(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the whole episode's dict, and take over its content."""
+        """Call a method of the dict in the full episode, and adopt its content."""
         self._view.build()
         agents = self._view.episode.agent_episodes
         answer = getattr(agents, method)(*arguments, **named)
@@ -128,17 +128,17 @@ class AgentsInView(dict[Hashable, Any]):
         return dict, (dict(self),)
 
 
-# The slot that a view of an agent's episode uses for its own data; `observations` is overridden by a property.
+# The slot used by a view of an agent episode for its data; `observations` is overridden by a property.
 _place = SingleAgentEpisode.observations  # type: ignore[attr-defined]
 
 
 def agent_in_view(view: Any, lane: int, **known: Any) -> SingleAgentEpisode:
-    """Make a view of an agent's episode.
+    """Make a view of an agent episode.
 
     Args:
         view: The EpisodeInView of the episode.
-        lane: The agent's lane.
-        known: Values of slots that don't change.
+        lane: Lane of the agent.
+        known: Values of constant slots.
     """
     episode: SingleAgentEpisode = object.__new__(_AgentInView)
     _place.__set__(episode, (view, lane))
@@ -166,7 +166,7 @@ def _agent_answer(name: str, answer: Callable[[Any, int], Any]) -> property:
 
 
 class _AgentInView(SingleAgentEpisode):
-    """Methods and properties of an agent's episode that are answered from the record."""
+    """Methods and properties of an agent episode answered from the record."""
 
     __slots__ = ()
 
@@ -245,7 +245,7 @@ class _AgentInView(SingleAgentEpisode):
 
 
 def is_last(indices: Any) -> bool:
-    """Return true if a getter's `indices` mean the newest value."""
+    """Return True if `indices` of a getter select the latest value."""
     return type(indices) is int and indices == -1
 
 
@@ -255,7 +255,7 @@ def _chosen(values: list[Any], indices: int | None, view: Any, lane: int) -> Any
 
 
 def _running(episode: Any) -> tuple[Any, int] | None:
-    """Return (view, lane) of a view of an agent's episode; None if the whole episode has been built."""
+    """Return (view, lane) of a view of an agent episode; None if the full episode has been built."""
     if not isinstance(episode, _AgentInView):
         return None
     place: tuple[Any, int] = _place.__get__(episode)
@@ -267,7 +267,7 @@ def _running(episode: Any) -> tuple[Any, int] | None:
 
 
 def _built_agent(episode: Any) -> Any:
-    """Build the whole agent episode if it is a view, which changes the object's class, and return it."""
+    """Build the full agent episode if it is a view, which changes the class of the object, and return it."""
     if isinstance(episode, _AgentInView):
         view, _ = _place.__get__(episode)
         view.build_agent(episode)

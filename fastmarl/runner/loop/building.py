@@ -1,4 +1,4 @@
-"""Construction of a runner's parts from its config."""
+"""Build the parts of a runner from its config."""
 
 import warnings
 from collections.abc import Mapping
@@ -29,14 +29,15 @@ from fastmarl.runner.loop.envs import Envs
 def make_env_to_module(
     config: EnvRunnerConfig, envs: Envs, before: EnvRunnerConfig | None = None, made: EnvToModule | None = None
 ) -> EnvToModule:
-    """Make the connectors of all modules that have any.
+    """Make the connectors of all modules.
 
     Args:
-        before, made: Previous config, and the connectors made by it; a module keeps its connectors if the same would
-            be made again.
+        before, made: Previous config and the connectors built from it; a module keeps its connectors if rebuilding
+            would make the same ones.
 
     Raises:
-        ConfigError: If connectors don't fit the agents' spaces, the spaces are not known, or there is no such module.
+        ConfigError: If connectors do not match the spaces of the agents, the spaces are unknown, or a module id does
+            not exist.
     """
     for option in CONNECTOR_OPTIONS:
         given = getattr(config, option)
@@ -58,7 +59,7 @@ def _kept_connectors(
     before: EnvRunnerConfig | None,
     connectors: ModuleConnectors | None,
 ) -> ModuleConnectors | None:
-    """Return a module's connectors if their options and the observations that they get have not changed."""
+    """Return the connectors of a module if their options and input observations are unchanged."""
     if before is None or connectors is None or config.keep_float64 != before.keep_float64:
         return None
     for option in CONNECTOR_OPTIONS:
@@ -74,7 +75,7 @@ def _kept_connectors(
 
 
 def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> ModuleConnectors | None:
-    """Make the connectors of one module, if it has any."""
+    """Make the connectors of a single module, if it has any."""
     options = {option: given for option in CONNECTOR_OPTIONS if (given := getattr(config, option)) is not None}
     if not options:
         return None
@@ -84,13 +85,13 @@ def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Modu
     return ModuleConnectors(module_id, connectors, *spaces, keep_float64=config.keep_float64) if connectors else None
 
 
-MOST_BY_DEFAULT = 8  # threads: they start in each call, and few passes are worth more
+MOST_BY_DEFAULT = 8  # number of threads: starting them costs time in each call, so only long passes benefit
 
 
 def make_inference_options(
     config: EnvRunnerConfig, device: torch.device, generator: torch.Generator
 ) -> InferenceOptions:
-    """Collect the options for running modules on this device, with this random generator."""
+    """Collect the inference options of modules on this device with this random generator."""
     compile_options = None
     if config.torch_compile_worker:
         compile_options = {
@@ -110,7 +111,8 @@ def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule
     """Make the modules named in `policies`.
 
     Raises:
-        ConfigError: See `make_module`; or one object without spaces is given for modules with different spaces.
+        ConfigError: As in `make_module`, or if a single object without spaces is given for modules with different
+            spaces.
     """
     _check_shared(config, envs, env_to_module)
     return MultiRLModule(
@@ -122,7 +124,7 @@ def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule
 
 
 def _check_shared(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> None:
-    """Raise ConfigError if one object without spaces, which would be filled in, serves modules of different spaces."""
+    """Raise ConfigError if modules with different spaces share an object without spaces, which would be filled in."""
     ids_of: dict[int, list[str]] = {}
     for module_id in config.module_specs:
         given = given_spec(config, module_id)
@@ -131,7 +133,7 @@ def _check_shared(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModul
     for module_ids in ids_of.values():
         seen: dict[str, Spaces] = {}
         for module_id in module_ids if len(module_ids) > 1 else ():
-            with suppress(ConfigError):  # no agent is mapped to it; `make_module` reports other errors
+            with suppress(ConfigError):  # no agent is mapped to this module; `make_module` reports other errors
                 seen[module_id] = _spaces_seen(config, envs, module_id, env_to_module.get(module_id))
         if not _all_equal(list(seen.values())):
             raise ConfigError(f"the modules {list(seen)} are one object without spaces of its own, but would need "
@@ -164,8 +166,8 @@ def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors:
     """Make a module: the given instance, a built spec, or a default network for its spaces.
 
     Raises:
-        ConfigError: If `policies` has an object of another type, the spaces are not known, or the module's connectors
-            make observations of another space than it takes.
+        ConfigError: If `policies` has an object of another type, the spaces are unknown, or the connectors produce
+            observations of a different space than it expects.
     """
     given = given_spec(config, module_id)
     observation_space, action_space = _given_spaces(given) or _spaces_seen(config, envs, module_id, connectors)
@@ -193,14 +195,14 @@ def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors:
 
 
 def spaces_of(module: RLModule) -> Spaces:
-    """Return the (observation space, action space) of a module that `make_module` has made."""
+    """Return the (observation space, action space) of a module built by `make_module`."""
     spaces = _given_spaces(module)
     assert spaces is not None
     return spaces
 
 
 def warn_of_objects(module_id: str, layout: RowLayout) -> None:
-    """Warn of parts of a module's observations that are not arrays."""
+    """Warn about parts of the module observations that are not arrays."""
     paths = [list(leaf.path) for leaf in layout.leaves if leaf.dtype == object]
     if paths:
         warnings.warn(
@@ -216,7 +218,7 @@ def _given_spaces(given: Any) -> Spaces | None:
 
 
 def _spaces_seen(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> Spaces:
-    """Return a module's (observation space, action space) after connectors."""
+    """Return the (observation space, action space) of a module after connectors."""
     observation_space, action_space = _module_spaces(config, envs, module_id)
     return observation_space if connectors is None else connectors.observation_space, action_space
 
@@ -226,7 +228,7 @@ GIVE_ENV = "give the env observation_space and action_space, which its connector
 
 
 def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str, way_out: str = GIVE_SPEC) -> Spaces:
-    """Return the spaces of the agents that are mapped to a module (of any agent, if all have the same)."""
+    """Return the spaces of the agents mapped to a module (of any agent, if all spaces are equal)."""
     agents = envs.named_agents
     if not agents and (common := _given_spaces(envs.all[0])):
         return common

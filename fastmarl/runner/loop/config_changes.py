@@ -1,4 +1,4 @@
-"""Changes of a runner's config, and when each option takes effect."""
+"""Changes to the runner config, and when each option takes effect."""
 
 import warnings
 from collections.abc import Iterable
@@ -65,8 +65,8 @@ FIXED = (  # used only when the runner is made
     "output_max_rows_per_file",
     "output_config",
 )
-WITH_POLICIES = ("policy_mapping_fn", "policies_to_train")  # wait for the modules that they name
-IGNORED = ("env_creator", "validate_env", "default_policy_class", "log_dir", "dataset_shards")  # by RLlib, too
+WITH_POLICIES = ("policy_mapping_fn", "policies_to_train")  # wait until the modules they name exist
+IGNORED = ("env_creator", "validate_env", "default_policy_class", "log_dir", "dataset_shards")  # also in RLlib
 
 
 def of_worker(
@@ -76,10 +76,10 @@ def of_worker(
     recreated_worker: bool,
     others: Iterable[str],
 ) -> EnvRunnerConfig:
-    """Apply the arguments of a runner's constructor to the config of one of several runners.
+    """Apply the constructor arguments of a runner to the config of one of several runners.
 
     Raises:
-        ConfigError: If `config` is not an EnvRunnerConfig, or the numbers are invalid.
+        ConfigError: If `config` is not an EnvRunnerConfig, or the indices are invalid.
     """
     if not isinstance(config, EnvRunnerConfig):
         raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
@@ -96,12 +96,12 @@ def of_worker(
 
 
 def in_force(now: EnvRunnerConfig, wanted: EnvRunnerConfig, made: frozenset[str] = frozenset()) -> EnvRunnerConfig:
-    """Return `wanted`, except that options that wait for `make_env()` or `make_module()` have their current values.
+    """Return `wanted`, but with the current values of options that wait for `make_env()` or `make_module()`.
 
     Args:
-        now: Config that is in force.
-        wanted: Config that the user has set.
-        made: Options of the parts that are being made, which wait no longer.
+        now: Active config.
+        wanted: Config set by the user.
+        made: Options of the parts being rebuilt, which take effect now.
     """
     waiting = {*MAKE_ENV, *MAKE_MODULE, *ANY_MAKE} - made
     if "policies" in waiting and now.module_specs.keys() != wanted.module_specs.keys():
@@ -111,11 +111,11 @@ def in_force(now: EnvRunnerConfig, wanted: EnvRunnerConfig, made: frozenset[str]
 
 
 def change_config(resources: Resources, listeners: Listeners, wanted: EnvRunnerConfig) -> None:
-    """Set the config. Options of envs and modules take effect when these are made, all others at once.
+    """Set the config. Options of envs and modules take effect when these are rebuilt, all others immediately.
 
     Raises:
-        ConfigError: If `wanted` is not an EnvRunnerConfig, is invalid, or changes a fixed option. Nothing was changed.
-        EnvCheckError: If its `env` is not an environment. Nothing was changed.
+        ConfigError: If `wanted` is not an EnvRunnerConfig, is invalid, or changes a fixed option. Nothing is changed.
+        EnvCheckError: If its `env` is not an environment. Nothing is changed.
     """
     now = resources.config
     if not isinstance(wanted, EnvRunnerConfig):

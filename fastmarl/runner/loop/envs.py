@@ -1,4 +1,4 @@
-"""A runner's envs: created in this process or in workers, checked for consistency, and stepped by a vector."""
+"""Environments of a runner: created in this process or in workers, checked for consistency, and stepped as a vector."""
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -28,7 +28,7 @@ SAME_IN_SPLITS = ("groups", "observation_spaces", "action_spaces")
 
 
 class Envs:
-    """The envs of one runner, and the spaces of their agents."""
+    """The envs of a runner and the spaces of their agents."""
 
     def __init__(self, config: EnvRunnerConfig):
         n = config.num_envs_per_env_runner
@@ -79,7 +79,7 @@ class Envs:
         return self.all[-1]
 
     def _split(self, config: EnvRunnerConfig, n_splits: int) -> None:
-        """Replace the batch by smaller ones; its type is not known before it is made."""
+        """Replace the batch with smaller ones; its type is unknown until it is made."""
         whole, self.all = self.all[0], []
         if not whole.may_take_turns:
             name = type(whole).__name__
@@ -94,10 +94,10 @@ class Envs:
                                     f"in one of {whole.num_envs}: {split.observation_spaces!r:.200}")  # fmt: skip
 
     def remake(self, env_index: int) -> None:
-        """Replace one env by a new one, and close the old one if possible.
+        """Replace an env with a new one and close the old one if possible.
 
         Raises:
-            EnvCheckError: If the new env has other agents or spaces. Errors of its constructor propagate.
+            EnvCheckError: If the new env has different agents or spaces. Constructor errors propagate.
         """
         old, self._to_close[env_index] = self._to_close[env_index], None
         if old is not None:
@@ -125,17 +125,17 @@ class Envs:
 
     @property
     def is_batch(self) -> bool:
-        """True if the envs are batches, objects that each step several envs at once."""
+        """True if the envs are batches, that is, objects that step several envs at a time."""
         return isinstance(self.all[0], ArrayEnv)
 
     @property
     def named_agents(self) -> list[Any]:
-        """Ids of the first env's agents whose spaces are known beforehand."""
+        """Ids of the agents in the first env whose spaces are known in advance."""
         first = self.all[0]
         return self.possible_agents[0] or (first.named_agents if self.workers else named_agents(first))
 
     def spaces(self, env_index: int, agent_id: Hashable) -> Spaces:
-        """Return an agent's (observation space, action space)."""
+        """Return the (observation space, action space) of an agent."""
         known = self._spaces[env_index]
         if agent_id not in known:
             if len(known) > MOST_AGENTS:
@@ -146,7 +146,7 @@ class Envs:
     def close(self) -> None:
         """Close all envs, then raise the first error."""
         errors = []
-        while self._to_close:  # an interrupted call can be repeated
+        while self._to_close:  # so that an interrupted call can be repeated
             try:
                 if hasattr(self._to_close[0], "close"):
                     with exits_as_errors():
@@ -178,7 +178,7 @@ def _check_size(batch: ArrayEnv, num_envs: int) -> None:
 
 
 def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
-    """Make a recorder of states for each env.
+    """Make a state recorder for each env.
 
     Raises:
         EnvCheckError: If an env has no `state()`, or its `state_space` does not consist of arrays.
@@ -196,8 +196,8 @@ def make_vector(
 
     Args:
         envs: Single envs, batches of them, or workers.
-        parts: Objects that the vector works with.
-        remake: Replaces the env at an index of `envs` by a new one.
+        parts: Objects used by the vector.
+        remake: Replaces the env at an index of `envs` with a new one.
     """
     if not isinstance(envs, list):
         return ProcessVector(envs, parts)

@@ -1,4 +1,4 @@
-"""Evaluation episodes, which leave the state of training unchanged."""
+"""Evaluation episodes, which leave the training state unchanged."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from fastmarl.runner.loop.sampling import Sampling
 
 
 class Evaluator:
-    """Runs evaluation episodes with a runner's modules and envs."""
+    """Runs evaluation episodes with the modules and envs of a runner."""
 
     def __init__(self, sampling: Sampling):
         self._sampling = sampling
@@ -32,7 +32,7 @@ class Evaluator:
         return [int(number) for number in numbers]
 
     def evaluate(self, num_episodes: Any, seeds: Sequence[int] | None, explore: bool) -> None:
-        """Append the episodes that `MultiAgentEnvRunner.evaluate()` returns to `unreturned`."""
+        """Append the episodes to be returned by `MultiAgentEnvRunner.evaluate()` to `unreturned`."""
         if not is_integer(num_episodes) or num_episodes < 0:
             raise ConfigError(f"num_episodes must be an integer of at least 0, got {num_episodes!r}")
         num_episodes, explore = int(num_episodes), check_bool("explore", explore)
@@ -48,7 +48,7 @@ class Evaluator:
             try:
                 chunks = rollout.play(goal, goal.begin(range(n_envs)), explore)
                 self.unreturned += _in_order(chunks, goal, n_envs)
-            except BaseException:  # the next call returns the episodes that have finished
+            except BaseException:  # the next call returns the finished episodes
                 self.unreturned += _in_order(rollout.rescued(self.unreturned), goal, n_envs)
                 raise
             rollout.log.sum_up()
@@ -58,7 +58,7 @@ class Evaluator:
 
     @contextmanager
     def _apart(self, goal: Goal, seeds: list[int] | None) -> Iterator[None]:
-        """Save the state that training continues from, and restore it on exit."""
+        """Save the training state and restore it on exit."""
         resources, counts = self._resources, self._resources.counts
         generator, rng, env_to_module = resources.generator, resources.rng, resources.env_to_module
         seconds = dict(counts.seconds)
@@ -94,9 +94,9 @@ class Evaluator:
 
 
 def _in_order(chunks: list[MultiAgentEpisode], goal: Goal, n_envs: int) -> list[MultiAgentEpisode]:
-    """Select the chunks of finished episodes and sort them by episode number.
+    """Select the chunks of finished episodes and sort them by episode index.
 
-    Each env finishes its episodes in the order in which they begin, so the order of `goal.finished_ids` numbers them.
+    Each env finishes its episodes in the order in which they begin, so `goal.finished_ids` determines the indices.
     """
     ended, numbers = [0] * n_envs, {}
     for id_, env_index in goal.finished_ids.items():

@@ -1,4 +1,4 @@
-"""The amount that one call of `sample()` collects."""
+"""The amount of experience to collect in a call of `sample()`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,26 +11,26 @@ from fastmarl.core.errors.checks import is_integer
 from fastmarl.core.store.request import Request
 
 MAX_IDLE_TICKS = 10_000
-MAX_DISCARDED = 1000  # episodes in a row
+MAX_DISCARDED = 1000  # consecutive episodes
 
 
 @dataclass
 class Goal:
-    """Counts the steps and episodes of a call, and knows when there are enough."""
+    """Counts the steps and episodes of a call and reports when the target is reached."""
 
-    num_timesteps: int | None = None  # None: `num_episodes` counts
-    counts_env_steps: bool = False  # otherwise `num_timesteps` counts agent steps
+    num_timesteps: int | None = None  # None: `num_episodes` is the target
+    counts_env_steps: bool = False  # otherwise `num_timesteps` is in agent steps
     num_episodes: int = 0
-    left: int = 0  # number of episodes that have not begun yet, in any env
-    left_of_envs: list[int] = field(default_factory=list)  # such numbers by env, if each env has its own
+    left: int = 0  # number of episodes still to begin, in any env
+    left_of_envs: list[int] = field(default_factory=list)  # the same per env, if each env has a separate number
     random_actions: bool = False
     ticks: int = 0
-    idle_ticks: int = 0  # latest ticks in which no agent acted
+    idle_ticks: int = 0  # consecutive latest ticks without an acting agent
     env_steps: int = 0
     agent_steps: int = 0
-    n_discarded: int = 0  # episodes discarded since the call last made progress
-    most_env_steps: int = -1  # largest env_steps so far after a discarded episode
-    finished_ids: dict[str, int] = field(default_factory=dict)  # id -> env index, in the order in which they ended
+    n_discarded: int = 0  # episodes discarded since the last progress of the call
+    most_env_steps: int = -1  # largest value of env_steps after any discarded episode
+    finished_ids: dict[str, int] = field(default_factory=dict)  # id -> env index, in the order in which they finished
 
     def reached(self) -> bool:
         if self.num_timesteps is None:
@@ -38,7 +38,7 @@ class Goal:
         return (self.env_steps if self.counts_env_steps else self.agent_steps) >= self.num_timesteps
 
     def add_tick(self, env_steps: int, agent_steps: int) -> None:
-        """Count one step of all envs.
+        """Count a step of all envs.
 
         Raises:
             MultiAgentEnvError: If no agent has been observed for MAX_IDLE_TICKS ticks.
@@ -55,7 +55,7 @@ class Goal:
             raise MultiAgentEnvError(0, None, self.ticks, problem)
 
     def take_back(self, env_index: int, env_steps: int, agent_steps: int) -> None:
-        """Subtract steps of an env that failed, or of an episode that is discarded.
+        """Subtract the steps of a failed env or a discarded episode.
 
         Raises:
             MultiAgentEnvError: If MAX_DISCARDED episodes were discarded without progress.
@@ -76,7 +76,7 @@ class Goal:
         return self.num_timesteps is None
 
     def begin(self, env_indices: Iterable[int]) -> list[int]:
-        """Choose the envs that begin an episode now, in the given order; the others have none left."""
+        """Choose the envs to begin an episode now, in the given order; no episodes remain for the others."""
         if not self.counts_episodes:
             return list(env_indices)
         if not self.left_of_envs:
@@ -89,19 +89,19 @@ class Goal:
         return chosen
 
     def begin_another(self, env_index: int) -> None:
-        """Allow one more episode, as this env's was discarded."""
+        """Allow one more episode, because the episode of this env was discarded."""
         if self.left_of_envs:
             self.left_of_envs[env_index] += 1
         else:
             self.left += 1
 
     def wanted(self, chunks: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
-        """Drop the chunks of unfinished episodes if whole episodes were asked for."""
+        """Drop the chunks of unfinished episodes if complete episodes were requested."""
         return [chunk for chunk in chunks if chunk.id_ in self.finished_ids] if self.counts_episodes else chunks
 
 
 def make_goal(config: EnvRunnerConfig, request: Request, num_envs: int) -> Goal:
-    """Make the goal of a call; without either number, the config's amount.
+    """Make the goal of a call; without either number, use the amount from the config.
 
     Raises:
         ConfigError: If both numbers are given, or one is negative or not an integer.
@@ -113,7 +113,7 @@ def make_goal(config: EnvRunnerConfig, request: Request, num_envs: int) -> Goal:
         if number is not None and (not is_integer(number) or number < 0):
             raise ConfigError(f"{name} must be an integer of at least 0, got {number!r}")
     if num_episodes is not None:
-        return Goal(num_episodes=int(num_episodes), left=int(num_episodes))  # counts the episodes that begin first
+        return Goal(num_episodes=int(num_episodes), left=int(num_episodes))  # the first episodes to begin count
     if num_timesteps is None and config.batch_mode == "complete_episodes":
         return Goal(num_episodes=num_envs, left_of_envs=[1] * num_envs)
     steps = config.get_rollout_fragment_length() * num_envs if num_timesteps is None else int(num_timesteps)

@@ -1,4 +1,4 @@
-"""Calls a runner's callbacks."""
+"""Calls the callbacks of a runner."""
 
 import warnings
 import weakref
@@ -10,35 +10,35 @@ from fastmarl.core.callbacks import EVENTS, Listener, listeners
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 
-MOST_REMEMBERED = 100_000  # env steps kept of a running episode for on_episode_end, as the episode may never end
+MOST_REMEMBERED = 100_000  # limit of env steps kept per running episode for on_episode_end
 
 
 class Listeners:
-    """A runner's callbacks, and the chunks of running episodes for `on_episode_end`.
+    """Callbacks of a runner, and the chunks of running episodes for `on_episode_end`.
 
     Args:
-        runner: `env_runner` of the callbacks.
-        config: Names the callbacks.
+        runner: Passed to the callbacks as `env_runner`.
+        config: Config with the callbacks.
 
     Attributes:
-        by_event: Callbacks by event.
+        by_event: Event name -> callbacks.
     """
 
     by_event: dict[str, tuple[Listener, ...]]
 
     def __init__(self, runner: Any, config: EnvRunnerConfig):
-        self._runner = weakref.ref(runner)  # which holds this object
+        self._runner = weakref.ref(runner)  # the runner references this object
         self._objects: list[tuple[Any, Any]] = []  # (class, object)
         self._added: list[tuple[str, Listener]] = []
         self.follow(config)
-        self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # by episode
+        self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # keyed by episode
         self._has_forgotten = False
 
     def follow(self, config: EnvRunnerConfig) -> None:
-        """Call the callbacks of `config` from now on; keep the objects of classes that were called before.
+        """Switch to the callbacks of `config`, reusing the instances of callback classes already in use.
 
         Raises:
-            ConfigError: If a callback can't be called with the arguments of its event. Nothing was changed.
+            ConfigError: If a callback cannot be called with the arguments of its event. Nothing is changed.
         """
         known, objects = list(self._objects), []
 
@@ -63,18 +63,18 @@ class Listeners:
             listener(env_runner=runner, metrics_logger=runner.metrics, **arguments)
 
     def add(self, event: str, listener: Listener) -> None:
-        """Call this listener, too, from now on; adding it twice has no effect."""
+        """Add a listener; adding it twice has no effect."""
         if listener not in self.by_event[event]:
             self.by_event[event] = (*self.by_event[event], listener)
             self._added.append((event, listener))
 
     def remove(self, event: str, listener: Listener) -> None:
-        """Stop calling this listener."""
+        """Remove a listener that was added."""
         self.by_event[event] = tuple(other for other in self.by_event[event] if other != listener)
         self._added = [added for added in self._added if added != (event, listener)]
 
     def remember(self, samples: Sequence[MultiAgentEpisode], running: Collection[str]) -> None:
-        """Keep the chunks of running episodes if any callback listens for an episode's end."""
+        """Keep the chunks of running episodes if any callback listens for the end of episodes."""
         if self.by_event["on_episode_end"]:
             for chunk in samples:
                 if not chunk.is_done:
@@ -100,5 +100,5 @@ class Listeners:
         return self._earlier_chunks.pop(episode_id, [])
 
     def forget(self) -> None:
-        """Forget all chunks, as the running episodes are dropped."""
+        """Forget all chunks, because the running episodes are dropped."""
         self._earlier_chunks = {}

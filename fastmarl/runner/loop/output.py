@@ -1,6 +1,6 @@
-"""Writers of a runner's output: episodes in Parquet files, and the record of actions.
+"""Writers of runner output: episodes in Parquet files, and the record of actions.
 
-Their modules are imported only if an option asks for them.
+Their modules are imported only if an option requires them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def make_output(config: EnvRunnerConfig) -> ParquetWriter | None:
-    """Make the writer of episodes, if `output` asks for one.
+    """Make the episode writer if `output` is set.
 
     Raises:
         ConfigError: If an option of the writer is invalid, or pyarrow is not installed.
-        OfflineError: If the folder can't be written to.
+        OfflineError: If the directory is not writable.
     """
     if config.output is None:
         return None
@@ -36,14 +36,14 @@ def make_output(config: EnvRunnerConfig) -> ParquetWriter | None:
 
 
 def make_recorder(config: EnvRunnerConfig, env: Any, before: ActionWriter | None = None) -> ActionWriter | None:
-    """Make the writer of actions, if `record_actions` asks for one.
+    """Make the action writer if `record_actions` is set.
 
     Args:
         before: The previous writer. It is kept if the header of its file still describes the run, and closed if not.
 
     Raises:
-        ConfigError: If episodes of this env can't be replayed.
-        RecordingError: If the folder can't be written to.
+        ConfigError: If episodes of this env cannot be replayed.
+        RecordingError: If the directory is not writable.
     """
     if config.record_actions is None:
         return None

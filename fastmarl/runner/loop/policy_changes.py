@@ -1,9 +1,9 @@
-"""Changes of a runner's policies: its modules, the mapping of agents, and which modules learn.
+"""Changes to the policies of a runner: modules, agent mapping, and the set of trained modules.
 
 They take place between calls of `sample()`, or in callbacks. Running episodes continue as they began: every agent keeps
-its module, agents that join later are mapped by the function that was in force at the reset, and a module that was
-removed (or replaced) keeps acting. An env that was reset at the end of a call has begun its next episode;
-`sample(force_reset=True)` and `sample(num_episodes=n)` begin that episode again if it would have other policies now.
+its module, later agents are mapped by the function active at the reset, and removed or replaced modules continue to
+act. An env that was reset at the end of a call has begun its next episode; `sample(force_reset=True)` and
+`sample(num_episodes=n)` restart that episode if it would now have other policies.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -89,7 +89,7 @@ class PolicyChanges:
         self._resources.put_policies(replace(self._resources.config, policy_mapping_fn=mapping_fn))
 
     def _check_nothing_waits(self) -> None:
-        """Raise ConfigError if the runner's config has policies that are not in force yet."""
+        """Raise ConfigError if the runner config has policies that have not taken effect yet."""
         now, wanted = self._resources.config, self._resources.wanted
         if names := [name for name in OF_POLICIES if getattr(wanted, name) is not getattr(now, name)]:
             raise ConfigError(f"runner.config has other {names} than those in force; call make_module() first")
@@ -97,7 +97,7 @@ class PolicyChanges:
     def _change(
         self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
     ) -> None:
-        """Apply `Resources.put_module()`; if it is interrupted, the next call of any kind completes it."""
+        """Apply `Resources.put_module()`; if it is interrupted, the next call of any method completes it."""
         sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
         policy = None if module is None else rollout.make_policy(module_id, module, connectors)
         was_intact, sampling.is_intact = sampling.is_intact, False
@@ -132,7 +132,7 @@ class PolicyChanges:
 
 
 class ChangesPolicies:
-    """Methods of `MultiAgentEnvRunner` that change its policies."""
+    """Methods of `MultiAgentEnvRunner` for changing its policies."""
 
     config: EnvRunnerConfig
     _policy_changes: PolicyChanges
@@ -153,11 +153,11 @@ class ChangesPolicies:
         Args:
             module_id: Id of the module.
             module_spec: RLModuleSpec, torch.nn.Module, or None for a default network, as in the option `policies`.
-            new_agent_to_module_mapping_fn: `policy_mapping_fn` of episodes that begin from now on.
-            new_should_module_be_updated: `policies_to_train` from now on.
-            env_to_module_connector: The module's connectors, as in the option of that name; None: those of the option.
-                To copy the connectors' state to a snapshot of a module, call
-                `runner.env_to_module.set_state({module_id: runner.env_to_module.get_state()[original]})`.
+            new_agent_to_module_mapping_fn: `policy_mapping_fn` for new episodes.
+            new_should_module_be_updated: New value of `policies_to_train`.
+            env_to_module_connector: Connectors of the module, as in the option of that name; None: use the option. To
+                copy connector states to a snapshot of a module, call `runner.env_to_module.set_state({module_id:
+                runner.env_to_module.get_state()[original]})`.
             override: Replace a module with this id, as if it had been removed first.
 
         Returns:
@@ -165,7 +165,7 @@ class ChangesPolicies:
 
         Raises:
             ConfigError: If the id is taken, the module has no spaces, or a second module has no mapping function to
-                choose between them. Nothing was changed.
+                choose between them. Nothing is changed.
         """
         self._check_changeable("add_module()")
         return self._policy_changes.add(
@@ -184,24 +184,24 @@ class ChangesPolicies:
         new_agent_to_module_mapping_fn: MappingFn | None = None,
         new_should_module_be_updated: ToTrain | None = None,
     ) -> RLModule:
-        """Remove a module. It keeps acting in running episodes, and is freed when the last of them has ended.
+        """Remove a module. It continues to act in running episodes and is freed when the last of them finishes.
 
         Args:
             module_id: Id of the module.
-            new_agent_to_module_mapping_fn: `policy_mapping_fn` of episodes that begin from now on.
-            new_should_module_be_updated: `policies_to_train` from now on.
+            new_agent_to_module_mapping_fn: `policy_mapping_fn` for new episodes.
+            new_should_module_be_updated: New value of `policies_to_train`.
 
         Returns:
             The module.
 
         Raises:
-            ConfigError: If there is no such module, or no other one. Nothing was changed.
+            ConfigError: If the module does not exist or is the only one. Nothing is changed.
         """
         self._check_changeable("remove_module()")
         return self._policy_changes.remove(module_id, new_agent_to_module_mapping_fn, new_should_module_be_updated)
 
     def set_policy_mapping_fn(self, policy_mapping_fn: MappingFn) -> None:
-        """Map agents to modules by `policy_mapping_fn` in episodes that begin from now on."""
+        """Set the `policy_mapping_fn` that maps agents to modules in new episodes."""
         self._check_changeable("set_policy_mapping_fn()")
         self._policy_changes.map_by(policy_mapping_fn)
 

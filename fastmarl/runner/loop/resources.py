@@ -1,4 +1,4 @@
-"""The parts of a runner that outlive its episodes."""
+"""Parts of a runner that outlive its episodes."""
 
 import math
 import warnings
@@ -28,20 +28,20 @@ OF_POLICIES = ("policies", "policy_mapping_fn", "policies_to_train", *CONNECTOR_
 
 
 class Resources:
-    """A runner's config, envs, modules and connectors, random streams and counters.
+    """Config, envs, modules and connectors, random streams and counters of a runner.
 
     Attributes:
-        config: the config in force; changes of modules replace it.
-        wanted: the config that the user has set; some options wait for the next `make_env()` or `make_module()`.
-        has_envs: False after a `make_env()` that failed.
-        counts, metrics: the counters, and the logger that looks them up.
-        failures: handles envs that fail, and counts restarts as long as the envs exist.
+        config: the active config; changes of modules replace it.
+        wanted: the config set by the user; some options wait for the next `make_env()` or `make_module()`.
+        has_envs: False after a failed `make_env()`.
+        counts, metrics: the counters, and the logger that reads them.
+        failures: handles failing envs, and counts restarts as long as the envs exist.
         module: all modules.
-        weights_seq_no: number of the modules' current weights.
-        generator, rng: random streams of the modules' exploration and of random actions.
-        change: an unfinished change of the modules: `put_module()` with its arguments.
-        recorder: writes the record of actions, if the config asks for one.
-        steps_before: module id -> env steps before this runner, for modules that explore by a schedule.
+        weights_seq_no: sequence number of the current weights.
+        generator, rng: random streams for module exploration and for random actions.
+        change: an unfinished module change: `put_module()` with its arguments.
+        recorder: writes the record of actions, if enabled in the config.
+        steps_before: module id -> env steps before this runner, for exploration schedules.
     """
 
     def __init__(self, config: EnvRunnerConfig):
@@ -76,12 +76,12 @@ class Resources:
         return self.config.num_envs_per_env_runner
 
     def check_envs(self) -> None:
-        """Raise RunnerStoppedError if there are no envs."""
+        """Raise RunnerStoppedError if the runner has no envs."""
         if not self.has_envs:
             raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
 
     def check_modules(self) -> None:
-        """Raise ConfigError if the spaces of the envs differ from those that the modules were made for."""
+        """Raise ConfigError if the modules were made for other spaces than the envs have."""
         if self._misfits:
             agent, *others = self._misfits
             before, now = self._misfits[agent]
@@ -100,9 +100,9 @@ class Resources:
                 self.recorder.close()
 
     def make_envs(self, config: EnvRunnerConfig) -> None:
-        """Replace the envs by new ones made with `config`, which is then in force.
+        """Replace the envs with new ones built from `config`, which becomes active.
 
-        An error in closing the old envs is only a warning. `has_envs` is false until the caller has rebuilt its
+        Errors while closing the old envs are only warnings. `has_envs` is false until the caller has rebuilt its
         rollout.
         """
         self.has_envs = False
@@ -127,9 +127,9 @@ class Resources:
         self.failures = self._new_failures()
 
     def make_modules(self, config: EnvRunnerConfig) -> None:
-        """Replace the modules by new ones made with `config`, which is then in force.
+        """Replace the modules with new ones built from `config`, which becomes active.
 
-        Modules get fresh weights unless they are given as instances. Connectors stay as they are unless their option or
+        Modules get fresh weights unless they are given as instances. Connectors are unchanged unless their option or
         the spaces of the envs have changed.
         """
         check_module_options(config)
@@ -158,7 +158,7 @@ class Resources:
     def put_module(
         self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
     ) -> None:
-        """Replace the module `module_id`, or remove it (None); `config` is then in force."""
+        """Replace the module `module_id`, or remove it (None); `config` becomes active."""
         self.env_to_module.put(module_id, connectors)
         if module is not None:
             self.module.add_module(module_id, module, override=True)
@@ -167,21 +167,21 @@ class Resources:
         self.put_policies(config)
 
     def put_policies(self, config: EnvRunnerConfig) -> None:
-        """Put a config with other policies in force; other options that wait keep waiting."""
+        """Activate a config with other policies; other pending options remain pending."""
         wanted = config
         if self.wanted is not self.config:
             wanted = replace(self.wanted, **{name: getattr(config, name) for name in OF_POLICIES})
         vars(self).update(config=config, wanted=wanted)
 
-    # Changes that are atomic: `finish()` completes one that was interrupted.
+    # Atomic changes: `finish()` completes an interrupted one.
 
     def take_weights(self, weights: dict[str, Any], seq_no: int) -> None:
-        """Set weights by module id; ignore those of modules that the runner lacks."""
+        """Set weights, given as module id -> weights; ignore unknown modules."""
         self._coming_weights = weights, seq_no
         self.finish_weights()
 
     def finish(self) -> None:
-        """Complete changes that were interrupted."""
+        """Complete any interrupted changes."""
         self.finish_weights()
         self.finish_change()
 
@@ -191,7 +191,7 @@ class Resources:
         weights, seq_no = self._coming_weights
         try:
             self.module.set_state({module_id: weights[module_id] for module_id in weights if module_id in self.module})
-        except Exception:  # raised by a module's own set_state()
+        except Exception:  # raised by set_state() of a module
             self._coming_weights = None
             raise
         self.weights_seq_no = seq_no
@@ -204,14 +204,14 @@ class Resources:
 
 
 def _known_spaces(envs: Envs) -> dict[Hashable, Spaces]:
-    """Return the spaces of all agents known beforehand, by agent id."""
+    """Return agent id -> spaces of all agents known in advance."""
     return {agent: envs.spaces(0, agent) for agent in envs.named_agents}
 
 
 def _misfits(
     before: dict[Hashable, Spaces], now: dict[Hashable, Spaces], *, bounds: bool
 ) -> dict[Hashable, tuple[Spaces, Spaces]]:
-    """Return the spaces (before, now) by agent id, where a module made for the former does not fit the latter."""
+    """Return agent id -> spaces (before, now), where a module made for the former cannot be used with the latter."""
     return {
         agent: (before[agent], now[agent])
         for agent in before.keys() & now.keys()
@@ -220,10 +220,10 @@ def _misfits(
 
 
 def choose_device(config: EnvRunnerConfig) -> torch.device:
-    """Choose the device by the options `device` and `num_gpus_per_env_runner`.
+    """Choose the device from the options `device` and `num_gpus_per_env_runner`.
 
     Raises:
-        ConfigError: this machine has no such device.
+        ConfigError: If this machine does not have the device.
     """
     name, num_gpus = config.device, config.num_gpus_per_env_runner
     if name == "auto":
@@ -256,7 +256,7 @@ def _check_cuda(config: EnvRunnerConfig, device: torch.device) -> None:
 
 
 def _share(config: EnvRunnerConfig) -> int:
-    """Return the index of this runner's (first) GPU; 0 if the runner sees only its own GPUs, as under Ray."""
+    """Return the index of the (first) GPU of this runner; 0 if it sees only its own GPUs, as under Ray."""
     num_gpus, visible = config.num_gpus_per_env_runner, torch.cuda.device_count()
     if visible <= math.ceil(num_gpus):
         return 0

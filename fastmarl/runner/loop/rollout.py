@@ -1,4 +1,4 @@
-"""The sampling loop over all envs: agents act, envs step, episodes end and begin."""
+"""The sampling loop over all envs: agents act, envs step, episodes begin and end."""
 
 from collections.abc import Hashable
 from time import perf_counter
@@ -33,11 +33,11 @@ class Rollout:
     """Runs modules in envs. It is rebuilt with new envs or modules, and after a failed call.
 
     Attributes:
-        log, store, table: Hold the episodes, their rows, and their agents.
-        policies: The modules, with their connectors and masks.
+        log, store, table: Store the episodes, their rows, and their agents.
+        policies: Modules with their connectors and masks.
         env: The vector of envs.
         to_reset: Indices of envs without an episode.
-        goal: Goal of the current call, or of the last one.
+        goal: Goal of the current or last call.
     """
 
     def __init__(self, resources: Resources, listeners: Listeners):
@@ -82,7 +82,7 @@ class Rollout:
         self.goal = Goal()
 
     def make_policy(self, module_id: str, module: RLModule, connectors: ModuleConnectors | None) -> Actor:
-        """Wrap a module with all that it needs to act here."""
+        """Wrap a module with everything it needs to act here."""
         resources, config = self._resources, self._resources.config
         observation_space, action_space = spaces_of(module)
         connectors = connectors or ModuleConnectors(
@@ -120,10 +120,10 @@ class Rollout:
     # Ticks.
 
     def play(self, goal: Goal, begin: list[int], explore: bool) -> list[MultiAgentEpisode]:
-        """Sample until the goal is reached; envs of `begin` without an episode begin one first.
+        """Sample until the goal is reached; envs in `begin` without an episode begin one first.
 
         Returns:
-            The wanted chunks of the call.
+            The requested chunks of the call.
         """
         self.goal = goal
         self.log.clock.start()
@@ -155,11 +155,11 @@ class Rollout:
         if self.table.respawned:
             self.log.split_respawned()
         self._counts.seconds["vector"] += perf_counter() - begun
-        if ended := self.to_reset - resting:  # envs that rested before may have another split still stepping
+        if ended := self.to_reset - resting:  # another split may still be stepping for envs at rest before
             self.reset(goal.begin(sorted(ended)))
 
     def _act(self, goal: Goal, explore: bool) -> None:
-        """Run each module on the rows of its agents; record its outputs and prepare the envs' actions."""
+        """Run each module on the rows of its agents; record its outputs and prepare the env actions."""
         store, policies, seconds = self.store, self.policies.by_index, self._counts.seconds
         num_env_runners, rng = self._resources.config.num_env_runners, self._resources.rng
         t, before = (self._counts.lifetime.env_steps + goal.env_steps) * num_env_runners, self._resources.steps_before
@@ -200,7 +200,7 @@ class Rollout:
             seconds["connect"] += batched - begun
 
     def stamp_actions(self) -> None:
-        """Record the weights' number with the actions since the last stamp; -1 for random actions."""
+        """Record the weights sequence number with the actions since the last stamp; -1 for random actions."""
         self.store.stamp(-1 if self.goal.random_actions else self._resources.weights_seq_no)
 
     # Beginning episodes.
@@ -228,14 +228,14 @@ class Rollout:
         self._counts.seconds["reset"] += perf_counter() - begun
 
     def is_outdated(self, env_index: int) -> bool:
-        """Return True if the env's episode would have other policies if it began now."""
+        """Return True if the episode of the env would have other policies if it began now."""
         return self.policies.is_outdated(env_index, self._resources.config.policy_mapping_fn)
 
     def drop_begun(self, env_indices: set[int]) -> None:
-        """Drop running episodes that have made a step, are outdated, or are in envs that the new call does not use.
+        """Drop running episodes that have made a step, are outdated, or belong to envs not used by the new call.
 
         Args:
-            env_indices: Envs that the new call uses.
+            env_indices: Envs used by the new call.
         """
         for env_index, lanes in enumerate(self.table.envs):
             if self.table.records[env_index] is None:
@@ -280,9 +280,9 @@ class Rollout:
                 self._call("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
 
     def rescued(self, known: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
-        """Return the chunks of episodes that finished in a failed call, except for those in `known`.
+        """Return the chunks of episodes that finished in a failed call, except chunks in `known`.
 
-        An episode has finished once its env says so, wherever the call failed, unless connectors failed to make its
+        An episode has finished once its env says so, wherever the call failed, unless connectors failed to process its
         last observations.
         """
         self.policies.leave_modes()

@@ -1,6 +1,6 @@
-"""Metrics of runners, with RLlib's names and meanings, as plain numbers.
+"""Runner metrics as plain numbers, with the names and meanings used in RLlib.
 
-The store counts in arrays; the counts get their names here, in `get_metrics()` and when a callback peeks.
+The store counts in arrays; names are added here, in `get_metrics()` and when a callback peeks.
 """
 
 import weakref
@@ -22,13 +22,13 @@ from fastmarl.runner.metrics.metrics_logger import MetricsLogger
 from fastmarl.runner.metrics.nested import merged
 from fastmarl.runner.metrics.stats import NAN
 
-NAMED = 4096  # ids with a count of their own; a limit, so that reports don't grow with ever new ids
+NAMED = 4096  # maximum number of ids counted separately, so that ever new ids do not make reports grow
 OTHERS = "__others__"
 
 
 @dataclass
 class Counts:
-    """Calls, steps, episodes and lost rewards since the last report, or in the runner's life."""
+    """Calls, steps, episodes and lost rewards since the last report, or over the lifetime of the runner."""
 
     calls: int = 0
     pauses: int = 0  # intervals between two calls
@@ -40,7 +40,7 @@ class Counts:
     unattributed_reward: float = 0.0
 
     def add(self, goal: Goal, summary: CallSummary) -> None:
-        """Add the counts of one call of `sample()`."""
+        """Add the counts of a call of `sample()`."""
         self.calls += 1
         self.ticks += goal.ticks
         self.env_steps += goal.env_steps
@@ -72,7 +72,7 @@ def add_by_name(steps: Counter[str], by_id: Mapping[Any, int]) -> None:
 
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
-TIMED_STAGES = ("env", "scatter", "send")  # timed in some ticks only
+TIMED_STAGES = ("env", "scatter", "send")  # timed in only some ticks
 REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min, "max": np.max}
 COUNTED = {  # each also with "_lifetime"
     "env_steps": "num_env_steps_sampled",
@@ -90,12 +90,12 @@ FAILED = {
 
 @dataclass
 class Increment:
-    """Counter increments of one runner, for aggregating the metrics of several runners.
+    """Counter increments of a runner, for aggregating metrics over several runners.
 
     Attributes:
         counts, seconds, failures: increments since the last one was taken.
-        episodes: the latest episodes that have ended since then, at most as many as means are taken over.
-        custom: values that callbacks have logged, see `MetricsLogger.journal`.
+        episodes: the latest episodes finished since then, limited to the window of the means.
+        custom: values logged by callbacks, see `MetricsLogger.journal`.
     """
 
     counts: Counts
@@ -106,14 +106,14 @@ class Increment:
 
 
 class RunnerMetrics:
-    """Counts and times of one runner.
+    """Counts and times of a runner.
 
     Args:
-        window: number of episodes over which means, minima and maxima are taken.
+        window: number of episodes for means, minima and maxima.
 
     Attributes:
-        logger: holds the values that callbacks log.
-        lifetime: counts of the runner's whole life.
+        logger: stores the values logged by callbacks.
+        lifetime: counts over the lifetime of the runner.
         seconds, failures: values since the last report or increment.
     """
 
@@ -131,7 +131,7 @@ class RunnerMetrics:
         self._weights_seq_no, self._module_ids = 0, list[str]()
 
     def lend_logger(self) -> MetricsLogger:
-        """Return the logger, which looks up the counts and holds this object from now on; its owner is the caller."""
+        """Return the logger, which reads the counts and references this object; the caller owns the logger."""
         logger = self.logger
         logger.elsewhere = {
             **self._readers(),
@@ -142,7 +142,7 @@ class RunnerMetrics:
         self.logger = weakref.proxy(logger)
         return logger
 
-    # Calls of sample().
+    # Calls of `sample()`.
 
     def begin_call(self, begun: float, weights_seq_no: int, module_ids: Iterable[str]) -> None:
         """Begin a call of `sample()` at this `perf_counter()`, with these weights and modules."""
@@ -153,11 +153,11 @@ class RunnerMetrics:
             self._new.pauses += 1
 
     def watch_call(self, goal: Goal, log: EpisodeLog) -> None:
-        """Let callbacks that peek see the counts of the call under way."""
+        """Make the counts of the running call visible to callbacks that peek."""
         self._under_way = goal, log
 
     def add_call(self, goal: Goal, summary: CallSummary) -> None:
-        """Add the counts of one call of `sample()`."""
+        """Add the counts of a call of `sample()`."""
         self._under_way = None
         self._new.add(goal, summary)
         self.lifetime.add(goal, summary)
@@ -171,7 +171,7 @@ class RunnerMetrics:
     # Increments.
 
     def take_increment(self) -> Increment:
-        """Return the counts since the last increment, and start over; it replaces reports.
+        """Return the counts since the last increment and start over; use it instead of reports.
 
         It has custom values if `logger.begin_journal()` was called, and from the second increment on.
         """
@@ -184,7 +184,7 @@ class RunnerMetrics:
         return increment
 
     def merge(self, increment: Increment) -> None:
-        """Add another runner's increment, so that reports cover all runners together."""
+        """Add the increment of another runner, so that reports cover all runners together."""
         self._new.merge(increment.counts)
         self.lifetime.merge(increment.counts)
         for name, seconds in increment.seconds.items():
@@ -204,7 +204,7 @@ class RunnerMetrics:
     # State.
 
     def get_state(self) -> dict[str, Any]:
-        """Return the lifetime counters, except env steps, and the episodes over which means are taken."""
+        """Return the lifetime counters, except env steps, and the episodes used for means."""
         return {
             "num_episodes": self.lifetime.episodes,
             "num_agent_steps": dict(self.lifetime.agent_steps),
@@ -214,7 +214,7 @@ class RunnerMetrics:
         }
 
     def check_state(self, state: Any) -> None:
-        """Raise ConfigError if `set_state()` can't take `state`."""
+        """Raise ConfigError if `set_state()` does not accept `state`."""
         names = "num_episodes", "num_agent_steps", "num_module_steps", "custom", "last_episodes"
         check_keys("lifetime_counters", state, names)
         whole_number("num_episodes", state["num_episodes"])
@@ -245,14 +245,14 @@ class RunnerMetrics:
     # Reports.
 
     def report(self, weights_seq_no: int, module_ids: Iterable[str]) -> dict[str, Any]:
-        """Return all metrics since the last report, up to the end of the last call, and start over.
+        """Return all metrics from the last report to the end of the last call, and start over.
 
         Means are over the last episodes. Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per
         tick (one step of all envs).
 
         Args:
-            weights_seq_no: number of the current weights.
-            module_ids: ids of the current modules; those that have not acted count 0 steps.
+            weights_seq_no: sequence number of the current weights.
+            module_ids: ids of the current modules; modules that have not acted count 0 steps.
         """
         self._weights_seq_no, self._module_ids = weights_seq_no, list(module_ids)
         under_way, self._under_way = self._under_way, None
@@ -267,7 +267,7 @@ class RunnerMetrics:
         return {**counted, **self._times(), **self._episode_statistics()}
 
     def _readers(self) -> dict[str, Callable[[], Any]]:
-        """Return the functions that read the counters, by metric."""
+        """Return metric name -> function that reads its counter."""
         return {
             **{
                 f"{name}{life}": partial(self._count, what, bool(life))
@@ -281,7 +281,7 @@ class RunnerMetrics:
         }
 
     def _count(self, what: str, of_lifetime: bool) -> Any:
-        """Return a count since the last report or of the whole life, including the call under way."""
+        """Return a count since the last report or over the lifetime, including the running call."""
         counted = getattr(self.lifetime if of_lifetime else self._new, what)
         if what in ("env_steps", "episodes"):
             if self._under_way is None:
@@ -312,7 +312,7 @@ class RunnerMetrics:
             "env_to_module_connector": {"connector_pipeline_timer": seconds["connect"] / ticks},
             "module_to_env_connector": {"connector_pipeline_timer": (seconds["record"] + seconds["send"]) / ticks},
             "stage_time_ms": stage_ms,
-            # Names of RLlib's old stack.
+            # Names from the old RLlib stack.
             "mean_env_wait_ms": stage_ms["env"],
             "mean_inference_ms": stage_ms["forward"],
             "mean_raw_obs_processing_ms": stage_ms["scatter"] + stage_ms["connect"],
@@ -320,10 +320,10 @@ class RunnerMetrics:
         }
 
     def _stage_seconds(self) -> dict[str, float]:
-        """Return the seconds of each stage.
+        """Return the seconds spent in each stage.
 
-        The vector's time is divided among its stages in proportion to their times in the timed ticks since the last
-        report or, if there were none, before it.
+        The time of the vector is divided among its stages in proportion to their times in the ticks timed since the
+        last report or, failing that, before it.
         """
         seconds = self.seconds
         stages = {stage: seconds[stage] for stage in ("connect", "forward", "record", "reset")}

@@ -1,4 +1,4 @@
-"""Calls of `sample()`, and recovery from calls that failed."""
+"""Calls of `sample()`, and recovery from failed calls."""
 
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class Sampling:
-    """Samples call by call with a runner's resources."""
+    """Samples with the resources of a runner, one call at a time."""
 
     def __init__(self, resources: Resources, listeners: Listeners):
         self.resources = resources
         self.listeners = listeners
         self.output: ParquetWriter | None = None
         self.unreturned: list[MultiAgentEpisode] = []
-        self._unwritten: list[Parcel] = []  # those of `unreturned` that are not written yet
+        self._unwritten: list[Parcel] = []  # episodes in `unreturned` that are not written yet
         self._kept = KeptChunks()
-        self._rescued: list[MultiAgentEpisode] = []  # by a failed call, or one in its last steps
+        self._rescued: list[MultiAgentEpisode] = []  # by a failed call or in the last steps of a call
         self.rollout = Rollout(resources, listeners)
         self.is_intact = True
 
@@ -44,7 +44,7 @@ class Sampling:
         self.announce_envs()
 
     def make_module(self) -> None:
-        """Replace the modules by new ones."""
+        """Replace the modules with new ones."""
         resources = self.resources
         config = in_force(resources.config, resources.wanted, MAKE_MODULE | ANY_MAKE)
         was_intact, self.is_intact = self.is_intact, False
@@ -63,7 +63,7 @@ class Sampling:
     def rebuild_rollout(self) -> None:
         """Rebuild the rollout after a call that did not finish.
 
-        Envs, modules, the state of connectors, random streams and counters stay; all envs will be reset.
+        Envs, modules, connector state, random streams and counters are kept; all envs will be reset.
         """
         self.rollout.env.forget()
         self.rollout.policies.leave_modes()
@@ -73,15 +73,15 @@ class Sampling:
         self.rollout = Rollout(self.resources, self.listeners)
 
     def running_episodes(self) -> set[str]:
-        """Return the ids of the episodes that the next call continues; none after a failed call."""
+        """Return the ids of the episodes to be continued by the next call; none after a failed call."""
         return {record.id_ for record in self.rollout.store.running()} if self.is_intact else set()
 
     def begin_call(self) -> None:
-        """Mark a call as under way, and rebuild the rollout if the last one did not finish.
+        """Mark a call as running, and rebuild the rollout if the last call did not finish.
 
         Raises:
             RunnerStoppedError: If there are no envs.
-            ConfigError: If the spaces of the envs differ from those that the modules were made for.
+            ConfigError: If the modules were made for other spaces than the envs have.
         """
         self.resources.check_envs()
         self.resources.check_modules()
@@ -90,7 +90,7 @@ class Sampling:
             self.rebuild_rollout()
 
     def sample(self, request: Request) -> None:
-        """Append the episodes that `MultiAgentEnvRunner.sample()` returns to `unreturned`."""
+        """Append the episodes to be returned by `MultiAgentEnvRunner.sample()` to `unreturned`."""
         resources = self.resources
         goal = make_goal(resources.config, request, resources.num_envs)
         goal.random_actions = request.random_actions
@@ -144,24 +144,24 @@ class Sampling:
         rollout.env.forget()
 
     def _buffer_record(self, *, has_failed: bool = False) -> None:
-        """Buffer this call's part of the record of actions, if there is one, for `_write_record()`."""
+        """Buffer the actions of this call for `_write_record()`, if actions are recorded."""
         recorder, rollout = self.resources.recorder, self.rollout
         if recorder is not None:
             recorder.take(recorder.fragment(rollout.log, rollout.policies.env_actions, has_failed=has_failed))
 
     def _write_record(self) -> None:
-        """Write the buffered part of the record, including that of an interrupted call."""
+        """Write the buffered part of the record, including the part of an interrupted call."""
         if self.resources.recorder is not None:
             self.resources.recorder.write()
 
     def _write_output(self) -> None:
-        """Write the episodes that wait for it, including those of an interrupted call."""
+        """Write the pending episodes, including episodes of an interrupted call."""
         while self.output is not None and self._unwritten:
             self.output.write_once(self._unwritten[0])
             del self._unwritten[0]
 
     def _record_failed_call(self, error: BaseException) -> None:
-        """Write the actions that led to `error`, which is about to be raised, so that it can be replayed."""
+        """Write the actions that led to `error`, which is about to be raised, for a replay."""
         recorder = self.resources.recorder
         if recorder is not None:
             try:

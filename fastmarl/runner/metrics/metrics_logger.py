@@ -1,4 +1,4 @@
-"""Values that callbacks and training loops log, with the API of RLlib's MetricsLogger."""
+"""Values logged by callbacks and training loops, with the API of `MetricsLogger` in RLlib."""
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -11,7 +11,7 @@ from fastmarl.runner.metrics.nested import Key, Path, leaves_of, listed, merged,
 from fastmarl.runner.metrics.reductions import STATS, LifetimeSumStats
 from fastmarl.runner.metrics.stats import plain
 
-TAKEN = {  # accepted options by reduction
+TAKEN = {  # reduction -> accepted options
     reduce: {"window", "ema_coeff", "percentiles", "with_throughput"}.intersection(kind.options)
     for reduce, kind in STATS.items()
 }
@@ -19,20 +19,20 @@ TAKEN = {  # accepted options by reduction
 
 @public("fastmarl")
 class MetricsLogger:
-    """Logs values under keys, and reduces them for reports: `metrics_logger.log_value("hits", 3)`.
+    """Logs values under keys and reduces them for reports: `metrics_logger.log_value("hits", 3)`.
 
-    Arguments and meanings are those of RLlib's class of that name. A key is a str, or a tuple of them for nested
+    Arguments have the same meaning as in the RLlib class of this name. A key is a str, or a tuple of str for nested
     values. The first value logged under a key sets its options.
 
     Args:
-        root: Keep lifetime sums for ever, and measure throughputs, as a runner's own logger does.
-        stats_cls_lookup: Reductions by name. None: RLlib's. Subclass the classes of `MetricsLogger().stats_cls_lookup`
-            to add your own.
+        root: Never reset lifetime sums, and measure throughputs, like the logger of a runner.
+        stats_cls_lookup: Name -> reduction class. None: the classes of RLlib. To add reductions, subclass the classes
+            in `MetricsLogger().stats_cls_lookup`.
 
     Attributes:
         journal: None, or a list to which each logged value is appended as (key, value, options of the key).
-        elsewhere: Functions by name that return values counted elsewhere, numbers or dicts of them, for `peek()`.
-        all_elsewhere: A function that returns all these values by name at once.
+        elsewhere: Name -> function that returns a value counted elsewhere, a number or dict of numbers, for `peek()`.
+        all_elsewhere: A function that returns all these values in a single dict.
     """
 
     def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[Any]] | None = None):
@@ -47,7 +47,7 @@ class MetricsLogger:
 
     @property
     def stats(self) -> dict[Hashable, Any]:
-        """Nested dict of Stats objects by key."""
+        """Nested dict of key -> Stats object."""
         return nested(self._stats.items())
 
     # Logging.
@@ -69,15 +69,15 @@ class MetricsLogger:
 
         Args:
             key: A str, or a tuple of str for a nested value.
-            value: A number, or an array or tensor with one; any object for "item" and "item_series".
+            value: A number, or an array or tensor with a single number; any object for "item" and "item_series".
             reduce: Reduction of the values for reports.
-                "ema": exponential moving average, which continues over reports.
+                "ema": exponential moving average, which continues across reports.
                 "mean", "min", "max", "sum": of the values since the last report; NaN without values.
                 "lifetime_sum": sum of all values.
-                "percentiles": a dict by percentile, of the values since the last report.
+                "percentiles": a dict of percentile -> value, over the values since the last report.
                 "item", "item_series": the last value, or a list of all, since the last report.
                 None: "mean" with a window, otherwise "ema".
-            window: Number of latest values that are reduced; None or inf: all.
+            window: Number of latest values to reduce; None or inf: all.
             ema_coeff: Weight of a new value in an "ema", 0.01 by default.
             percentiles: List of numbers from 0 to 100; None or True: 0, 50, 75, 90, 95, 99 and 100.
             clear_on_reduce: False turns a "sum" into a "lifetime_sum"; no effect otherwise.
@@ -85,7 +85,8 @@ class MetricsLogger:
             reduce_per_index_on_aggregate: No effect.
 
         Raises:
-            ValueError: If the value or an option does not fit the reduction, or the key holds a dict of other keys.
+            ValueError: If the value or an option is invalid for the reduction, or the key contains a dict of other
+                keys.
         """
         path = (key,) if type(key) is str else path_of(key)
         stats = self._stats.get(path)
@@ -104,7 +105,7 @@ class MetricsLogger:
         """Log each value of a nested dict.
 
         Args:
-            value_dict: Nested dict of values by key.
+            value_dict: Nested dict of key -> value.
             key: Key under which the dict is nested; None: at the top.
             reduce: Reduction of all values, see `log_value()`.
             options: Further options of `log_value()`.
@@ -113,24 +114,24 @@ class MetricsLogger:
             self.log_value(path, value, reduce=reduce, **options)
 
     def log_time(self, key: Key, *, reduce: str | None = None, **options: Any) -> "Timer":
-        """Log the seconds that a `with` block takes; `key`, `reduce` and options are those of `log_value()`."""
+        """Log the duration of a `with` block in seconds; `key`, `reduce` and options are as in `log_value()`."""
         path = path_of(key)
         if path not in self._stats:
             self._add(path, reduce, **options)
         return Timer(self, path)
 
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
-        """Merge results of other loggers' `reduce()`.
+        """Merge the results of `reduce()` from other loggers.
 
-        Each logger's mean or average counts once, however many values it is of; sums are added, extremes compared, and
-        series and percentiles cover all values.
+        The mean or average of each logger counts once, regardless of its number of values; sums are added, extremes
+        compared, and series and percentiles cover all values.
 
         Args:
             stats_dicts: Results of `reduce()`.
-            key: Key under which they are nested; None: at the top.
+            key: Key under which to nest them; None: at the top.
 
         Raises:
-            ValueError: If a dict has plain numbers, or values were logged here under the same key.
+            ValueError: If a dict contains plain numbers, or values were logged here under the same key.
         """
         incoming: dict[Path, list[Any]] = {}
         for stats_dict in stats_dicts:
@@ -151,7 +152,7 @@ class MetricsLogger:
             stats.merge(several)
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
-        """Older name of `aggregate()` in RLlib, with its arguments `stats_dicts` and `key`."""
+        """Former RLlib name of `aggregate()`; takes its arguments `stats_dicts` and `key`."""
         self.aggregate(stats_dicts, key=key)
 
     def _add(
@@ -189,7 +190,7 @@ class MetricsLogger:
         return stats
 
     def _check_free(self, path: Path) -> None:
-        """Raise ValueError if a key is empty, or if a key would have both a value and nested keys."""
+        """Raise ValueError if a key is empty or would have both a value and nested keys."""
         if not path:
             raise ValueError("a key must be a name, or a tuple of names, got ()")
         for other in self._stats:
@@ -226,15 +227,15 @@ class MetricsLogger:
             key: Key of a value or of a dict of values; None: all.
             default: Value to return if the key is missing; None: raise KeyError.
             compile: Return one value for each key, not a list.
-            throughput: Return values per second, of keys that measure it, at the root only: a float for a "sum"; for a
-                "lifetime_sum" a dict with those since the last report and since `set_state()`.
+            throughput: Return values per second, for keys that measure it, at the root only: a float for a "sum"; for a
+                "lifetime_sum" a dict with the rates since the last report and since `set_state()`.
             latest_merged_only: Reduce only the values of the last `aggregate()`.
 
         Returns:
-            A number or other result of a reduction, or a nested dict of these.
+            A reduced value, usually a number, or a nested dict of reduced values.
 
         Raises:
-            KeyError: If the key is missing, and there is no default.
+            KeyError: If the key is missing and no default is given.
             ValueError: If the throughput is not measured.
         """
         path = () if key is None else path_of(key)
@@ -267,7 +268,7 @@ class MetricsLogger:
         """Return a result of `reduce()` with values in place of Stats objects.
 
         Args:
-            results: Nested dict of Stats objects, or one of them.
+            results: Nested dict of Stats objects, or a single one.
             compile: Return one value for each key, not a list.
         """
         if isinstance(results, dict):
@@ -302,10 +303,10 @@ class MetricsLogger:
     # Reporting.
 
     def reduce(self, compile: bool = False) -> dict[Any, Any]:
-        """Return a nested dict of all reduced values, and start over; a runner's `get_metrics()` calls it.
+        """Return a nested dict of all reduced values and start over; called by `get_metrics()` of a runner.
 
         Args:
-            compile: Return plain values, not Stats objects for another logger's `aggregate()`.
+            compile: Return plain values, not Stats objects for `aggregate()` of another logger.
         """
         return nested([(path, stats.reduce(compile=compile)) for path, stats in self._stats.items()])
 
@@ -322,7 +323,7 @@ class MetricsLogger:
         """Delete a key, and all keys nested under it.
 
         Raises:
-            KeyError: If the key is missing, and `key_error` is set.
+            KeyError: If the key is missing and `key_error` is set.
         """
         path = path_of(key)
         found = [other for other in self._stats if other[: len(path)] == path]
@@ -335,7 +336,7 @@ class MetricsLogger:
     # State.
 
     def begin_journal(self) -> None:
-        """Start the journal with the values logged so far, such as those of callbacks when envs are made."""
+        """Start the journal with the values already logged, for example by callbacks when envs are made."""
         self.journal = [
             (path, value, options) for path, options in self._options.items() for value in self._stats[path].pushed()
         ]
@@ -356,11 +357,11 @@ class MetricsLogger:
             stats.initialize_throughput_reference_time(perf_counter())
 
     def get_state(self) -> dict[str, Any]:
-        """Return all values; plain data if the logged values are."""
+        """Return all values; plain data if the logged values are plain data."""
         return {"stats": [[list(path), stats.get_state()] for path, stats in self._stats.items()]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace all values by those in `state`, a result of `get_state()`."""
+        """Replace all values with `state`, a result of `get_state()`."""
         self.reset()
         for keys, of_stats in state["stats"]:
             kind = self.stats_cls_lookup[of_stats["stats_cls_identifier"]]

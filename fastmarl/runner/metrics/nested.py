@@ -13,7 +13,7 @@ def path_of(key: Any) -> Path:
 
 
 def leaves_of(values: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield (path, value) of each value in nested dicts, lists and tuples; items of lists have their index as key."""
+    """Yield (path, value) of each value in nested dicts, lists and tuples; the key of a list item is its index."""
     if not isinstance(values, (Mapping, list, tuple)):
         yield path, values
         return
@@ -38,7 +38,7 @@ def listed(values: Any) -> Any:
 
 
 def merged(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
-    """Merge two nested dicts; where both have a value, take the second's."""
+    """Merge two nested dicts; where both have a value, take the second one."""
     both = dict(first)
     for name, value in second.items():
         inner = first.get(name)

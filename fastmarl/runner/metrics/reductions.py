@@ -1,4 +1,4 @@
-"""Reductions of logged values: one class for each reduction of RLlib's MetricsLogger."""
+"""Reductions of logged values: a class for each reduction of the RLlib MetricsLogger."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 
 
 class MeanStats(SeriesStats):
-    """Mean of the values, without NaN."""
+    """Mean of the values, ignoring NaN."""
 
     stats_cls_identifier = "mean"
 
@@ -23,7 +23,7 @@ class MeanStats(SeriesStats):
 
 
 class _RunningStats(SeriesStats):
-    """Keeps one reduced value if there is no window."""
+    """Keeps a single reduced value if there is no window."""
 
     def push(self, value: Any) -> None:
         super().push(value)
@@ -32,7 +32,7 @@ class _RunningStats(SeriesStats):
 
 
 class MinStats(_RunningStats):
-    """Smallest of the values, without NaN."""
+    """Minimum of the values, ignoring NaN."""
 
     stats_cls_identifier = "min"
 
@@ -41,7 +41,7 @@ class MinStats(_RunningStats):
 
 
 class MaxStats(_RunningStats):
-    """Largest of the values, without NaN."""
+    """Maximum of the values, ignoring NaN."""
 
     stats_cls_identifier = "max"
 
@@ -50,7 +50,7 @@ class MaxStats(_RunningStats):
 
 
 class SumStats(_RunningStats):
-    """Sum of the values, without NaN.
+    """Sum of the values, ignoring NaN.
 
     Args:
         with_throughput: Measure the sum per second since the last report.
@@ -85,7 +85,7 @@ class SumStats(_RunningStats):
 
 
 class LifetimeSumStats(Stats):
-    """Sum of all values ever logged; other loggers than the root report the sum since the last report.
+    """Sum of all values ever logged; loggers other than the root report the sum since the last report.
 
     Args:
         with_throughput: Measure the sum per second since the last report and since the last `set_state()`.
@@ -145,7 +145,7 @@ class LifetimeSumStats(Stats):
 
 
 class EmaStats(Stats):
-    """Exponential moving average, which goes on over reports; of several loggers, the mean of theirs.
+    """Exponential moving average, which continues across reports; merging takes the mean over loggers.
 
     Args:
         ema_coeff: Weight of a new value, from 0 to 1.
@@ -210,7 +210,7 @@ class PercentilesStats(SeriesStats):
 
 
 class ItemStats(Stats):
-    """Last object that was logged since the last report; None without one."""
+    """Last object logged since the last report; None if there was none."""
 
     stats_cls_identifier = "item"
 
@@ -229,7 +229,7 @@ class ItemStats(Stats):
 
 
 class ItemSeriesStats(SeriesStats):
-    """List of all objects that were logged since the last report."""
+    """List of all objects logged since the last report."""
 
     stats_cls_identifier = "item_series"
 

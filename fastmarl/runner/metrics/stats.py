@@ -1,4 +1,4 @@
-"""Values that were logged under one key of a MetricsLogger; `reductions.py` has the subclasses."""
+"""Values logged under a single key of a MetricsLogger; `reductions.py` has the subclasses."""
 
 import math
 from collections import deque
@@ -7,24 +7,24 @@ from typing import Any, Self
 
 import numpy as np
 
-NAN = math.nan  # one object, so that reports with it equal their copies
+NAN = math.nan  # a single object, so that reports containing it equal their copies
 
 
 class Stats:
-    """Collects the values that were logged under one key, and reduces them.
+    """Collects the values logged under a single key and reduces them.
 
-    A leaf gets values by `push()`, others merge those of leaves by `merge()`. Subclasses, which users can add in
-    `stats_cls_lookup`, name their arguments in `options` and define at least `reduced()`.
+    A leaf receives values with `push()`; other objects merge the values of leaves with `merge()`. Subclasses, which
+    users can add to `stats_cls_lookup`, list their arguments in `options` and define at least `reduced()`.
 
     Args:
-        is_root: Keep the values of other loggers' `reduce()` for ever.
+        is_root: Never drop values merged from `reduce()` of other loggers.
         is_leaf: Values are logged here, not merged.
 
     Attributes:
         stats_cls_identifier: Name of the reduction.
-        options: Names of the constructor's other arguments, which are attributes, too.
+        options: Names of the other constructor arguments, which are also attributes.
         values: Pushed or merged values that still count.
-        latest_merged: Values that the last `merge()` added; None: there was none.
+        latest_merged: Values added by the last `merge()`; None before the first.
     """
 
     stats_cls_identifier = ""
@@ -51,24 +51,24 @@ class Stats:
         """Add a value.
 
         Raises:
-            ValueError: If this reduction can't take the value.
+            ValueError: If this reduction does not support the value.
         """
         self.values.append(number(value))
 
     def reduced(self, values: Sequence[Any]) -> Any:
-        """Reduce values to the one that is reported."""
+        """Reduce values to the reported value."""
         raise NotImplementedError
 
     def listed(self, values: Sequence[Any]) -> list[Any]:
-        """Reduce values to the list that other loggers merge."""
+        """Reduce values to a list for merging into other loggers."""
         return [self.reduced(values)]
 
     def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
         """Return the reduced value without changing anything.
 
         Args:
-            compile: Return one value, not a list of one or more.
-            latest_merged_only: Reduce only the values that the last `merge()` added.
+            compile: Return a single value, not a list.
+            latest_merged_only: Reduce only the values added by the last `merge()`.
 
         Raises:
             ValueError: If `latest_merged_only` is set for a leaf.
@@ -91,7 +91,7 @@ class Stats:
         return value if other is None else other
 
     def start_over(self) -> None:
-        """Drop the values that were reported."""
+        """Drop the reported values."""
         self.values = []
 
     def merge(self, incoming_stats: Sequence["Stats"]) -> None:
@@ -100,16 +100,16 @@ class Stats:
         self.values = [*self.values, *self.latest_merged]
 
     def pushed(self) -> list[Any]:
-        """Return values that make another leaf equal to this one when pushed there."""
+        """Return the values that, when pushed to a new leaf, make it equal to this one."""
         return list(self.values)
 
     def clone(self, init_overrides: dict[str, Any] | None = None) -> Self:
-        """Return an object of this class without values; `init_overrides` replace arguments of its constructor."""
+        """Return an object of this class without values; `init_overrides` replaces constructor arguments."""
         own = {name: getattr(self, name) for name in ("is_root", "is_leaf", *self.options)}
         return type(self)(**{**own, **(init_overrides or {})})
 
     def get_state(self) -> dict[str, Any]:
-        """Return the whole state, which is plain data if the values are."""
+        """Return the complete state, which is plain data if the values are."""
         return {
             "stats_cls_identifier": self.stats_cls_identifier,
             **{name: getattr(self, name) for name in ("is_root", "is_leaf", *self.options)},
@@ -119,7 +119,7 @@ class Stats:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """Make an object that continues from a state of `get_state()`."""
+        """Make an object that continues from the result of `get_state()`."""
         stats = cls(**{name: state[name] for name in ("is_root", "is_leaf", *cls.options)})
         stats.latest_merged = state["latest_merged"]
         stats.values.extend(state["values"])
@@ -140,14 +140,14 @@ class Stats:
         )
 
     def initialize_throughput_reference_time(self, time: float) -> None:
-        """Measure throughput from this `time.perf_counter()` on."""
+        """Measure throughput starting at this `time.perf_counter()` value."""
 
 
 class SeriesStats(Stats):
     """Reduces the values since the last report.
 
     Args:
-        window: Number of latest values of each leaf that count; None or inf: all.
+        window: Number of latest values to use from each leaf; None or inf: all.
     """
 
     options: tuple[str, ...] = ("window",)
@@ -164,7 +164,7 @@ class SeriesStats(Stats):
 
 
 def plain(value: Any) -> Any:
-    """Convert a tensor to a number or an array on the CPU; return other values as they are."""
+    """Convert a tensor to a number or an array on the CPU; return other values unchanged."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
         return value.item() if value.size == 1 else value

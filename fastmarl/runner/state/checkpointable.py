@@ -1,4 +1,4 @@
-"""A runner's state, weights and checkpoints, with the methods of RLlib's `Checkpointable`."""
+"""State, weights and checkpoints of a runner, with the methods of `Checkpointable` in RLlib."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ from fastmarl.runner.state.state_components import Names
 
 
 class Checkpointable:
-    """Methods of `MultiAgentEnvRunner` that save and restore its state."""
+    """Methods of `MultiAgentEnvRunner` for saving and restoring its state."""
 
     _calls: CallGuard
     _resources: Resources
@@ -29,51 +29,51 @@ class Checkpointable:
     def get_state(
         self, components: Names = None, *, not_components: Names = None, inference_only: bool = False, **kwargs: Any
     ) -> dict[str, Any]:
-        """Return the state that another runner needs to continue.
+        """Return the state needed by another runner to continue.
 
-        It has weights, counters, random streams, and the running episodes of those envs that can save their own state
+        It contains weights, counters, random streams, and the running episodes of envs that can save their state
         (`supports_checkpoint`, see `fastmarl.MultiAgentEnv`).
 
-        A runner that takes the state continues these episodes, and begins new ones in its other envs; also in all of
-        them if there are none, as before the first call. While `sample()` is under way, and where envs or connectors
-        can't save their state, "running_episodes" is {}: a runner that takes this continues its own.
+        A runner that restores the state continues these episodes and begins new ones in its other envs, or in all envs
+        if no episode is running, as before the first call. While `sample()` is running, and if envs or connectors
+        cannot save their state, "running_episodes" is {}; a runner that restores this continues its current episodes.
 
         Args:
             components: Components to include; None: all. They are "rl_module" (with "weights_seq_no"),
-                "env_to_module_connector", "lifetime_counters", "num_resets" (of each env, as seeds depend on it),
+                "env_to_module_connector", "lifetime_counters", "num_resets" (per env, as seeds depend on it),
                 "random_state", "running_episodes", and "module_to_env_connector", which is empty; "rl_module/p0"
-                stands for one module's weights. "num_env_steps_sampled_lifetime" is always included, as explorations
-                with a schedule depend on it. Unknown names raise a warning.
+                selects the weights of a single module. "num_env_steps_sampled_lifetime" is always included, as
+                exploration schedules depend on it. Unknown names raise a warning.
             not_components: Components to leave out.
-            inference_only: Leave out weights that a module does not need to act, as its
-                `get_non_inference_attributes()` says.
+            inference_only: Leave out weights not needed for acting, as given by `get_non_inference_attributes()` of
+                each module.
             kwargs: Ignored, as in RLlib.
 
         Returns:
-            The state, by component.
+            Dict of component -> state.
         """
         return self._state.get(components, not_components, inference_only=inference_only)
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raise ConfigError if `set_state()` can't take `state`; change nothing."""
+        """Raise ConfigError if `set_state()` does not accept `state`; change nothing."""
         self._state.check(state)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take a state of `get_state()`, or parts of it.
+        """Restore a state from `get_state()`, or parts of it.
 
-        Weights with a "weights_seq_no" above 0 are taken only if that is newer than the runner's own, as in RLlib;
-        otherwise the weights and their number stay as they are. Components and modules that the runner does not have
-        are left out with a warning; a reference to weights in Ray's store is resolved.
+        Weights with a "weights_seq_no" above 0 are loaded only if it is newer than the current one, as in RLlib;
+        otherwise the weights and their number are unchanged. Unknown components and modules are skipped with a warning;
+        references to weights in the Ray object store are resolved.
 
         Raises:
-            ConfigError: If a part does not fit this runner. Nothing was changed.
-            RunnerBusyError: If another call is under way. Callbacks can use `set_weights()`.
+            ConfigError: If a part does not match this runner. Nothing is changed.
+            RunnerBusyError: If another call is running. Callbacks can use `set_weights()`.
         """
         self._calls.check("set_state()")
         self._state.set(state)
 
     def get_weights(self, modules: Collection[str] | None = None) -> dict[str, Any]:
-        """Return weights as arrays, by module id and parameter name.
+        """Return weights as arrays, keyed by module id and parameter name.
 
         Args:
             modules: Ids of the modules; None: all.
@@ -84,16 +84,16 @@ class Checkpointable:
         return self._resources.module.get_state(wanted)
 
     def set_weights(self, weights: dict[str, Any], global_vars: None = None, weights_seq_no: int = 0) -> None:
-        """Take weights as `get_weights()` returns them.
+        """Set weights in the format of `get_weights()`.
 
         Args:
-            weights: Weights by module id; those of unknown modules are left out with a warning.
-            global_vars: Must be None; RLlib's old stack used it.
-            weights_seq_no: Number that is recorded with each action from now on. Above 0: the weights are taken only
-                if it is newer than the runner's own.
+            weights: Module id -> weights; unknown modules are skipped with a warning.
+            global_vars: Must be None; used by the old RLlib stack.
+            weights_seq_no: Number to record with each subsequent action. If above 0, the weights are loaded only if it
+                is newer than the current one.
 
         Raises:
-            ConfigError: If the weights do not fit the modules, or `global_vars` is not None. Nothing was changed.
+            ConfigError: If the weights do not match the modules, or `global_vars` is not None. Nothing is changed.
         """
         if global_vars is not None:
             raise ConfigError(f"global_vars must be None, got {global_vars!r:.200}; give the number of the weights as "
@@ -111,17 +111,17 @@ class Checkpointable:
         """Write a checkpoint for `restore_from_path()`, `from_checkpoint()` and `fastmarl.Policy.from_checkpoint()`.
 
         Args:
-            path: Folder to write to; None: a new folder among the system's temporary files.
-            state: A state of `get_state()`, or parts of it; None: the current state.
-            filesystem: The `pyarrow.fs.FileSystem` of `path`; None: this machine's.
+            path: Directory to write to; None: a new temporary directory.
+            state: A state from `get_state()`, or parts of it; None: the current state.
+            filesystem: The `pyarrow.fs.FileSystem` of `path`; None: the local one.
             use_msgpack: Ignored: a checkpoint consists of JSON and safetensors.
 
         Returns:
-            The folder's path.
+            The path of the directory.
 
         Raises:
-            CheckpointError: If the state has a value that a checkpoint can't hold.
-            ConfigError: If `state` does not fit this runner, or `filesystem` is not one of pyarrow.
+            CheckpointError: If the state contains a value that a checkpoint cannot store.
+            ConfigError: If `state` does not match this runner, or `filesystem` is not a pyarrow file system.
         """
         place = tempfile.mkdtemp(prefix="fastmarl-") if path is None else path
         with written_to(place, filesystem) as folder:
@@ -131,22 +131,21 @@ class Checkpointable:
     def restore_from_path(
         self, path: str | os.PathLike, *, component: str | None = None, filesystem: Any = None, **kwargs: Any
     ) -> None:
-        """Take the state from a folder that `save_to_path()` wrote, whatever the number of its weights.
+        """Restore the state from a directory written by `save_to_path()`, regardless of its weights number.
 
-        Random streams continue where they were saved. If that was on another kind of device, the stream of the modules'
-        exploration continues with a stream derived from the saved one, which is the same for every runner that restores
-        it.
+        Random streams continue where they were saved. On a different kind of device, the exploration stream of the
+        modules is replaced with one derived from the saved stream, the same for every runner that restores it.
 
         Args:
-            path: The checkpoint's folder; for a component also its path in RLlib's layout, `path / "rl_module"`.
+            path: The checkpoint directory; for a component also its path in the RLlib layout, `path / "rl_module"`.
             component: Part to restore, such as "rl_module" or "rl_module/p0"; None: all.
-            filesystem: See `save_to_path()`; `path` must then be the checkpoint's folder.
+            filesystem: See `save_to_path()`; `path` must then be the checkpoint directory.
             kwargs: Ignored, as in RLlib.
 
         Raises:
-            CheckpointError: If the folder is missing, damaged or from a newer version, lacks the component, or fits
-                other modules or observations. The runner keeps its state.
-            ConfigError: If `filesystem` is not one of pyarrow.
+            CheckpointError: If the directory is missing, damaged or from a newer version, does not have the component,
+                or belongs to other modules or observations. The runner keeps its state.
+            ConfigError: If `filesystem` is not a pyarrow file system.
         """
         with read_from(path, filesystem) as folder:
             self._state.restore(_folder_of(folder, component), component)
@@ -155,19 +154,19 @@ class Checkpointable:
     def from_checkpoint(
         cls, path: str | os.PathLike, config: EnvRunnerConfig | None = None, *, filesystem: Any = None, **options: Any
     ) -> Self:
-        """Make a runner with the state in a folder that `save_to_path()` wrote.
+        """Make a runner from a directory written by `save_to_path()`.
 
         Args:
-            path: The checkpoint's folder.
-            config: Config of the new runner; None: the saved one. A checkpoint holds plain data only, so an env without
-                a name, functions, classes and folders to write to must be given as `options`.
+            path: The checkpoint directory.
+            config: Config of the new runner; None: the saved one. A checkpoint contains only plain data, so functions,
+                classes, output directories, and an env without a name must be passed as `options`.
             filesystem: See `save_to_path()`.
             options: Options of the config that replace the saved ones.
 
         Raises:
-            CheckpointError: If the folder has no config, or no state that such a runner can take; the message names the
-                options that must be given.
-            ConfigError: If both a config and options are given, or `filesystem` is not one of pyarrow.
+            CheckpointError: If the directory has no config, or its state does not match such a runner; the message
+                names the missing options.
+            ConfigError: If both a config and options are given, or `filesystem` is not a pyarrow file system.
         """
         if config is not None and options:
             raise ConfigError(f"give a config or the options {list(options)}, not both")
@@ -181,15 +180,15 @@ class Checkpointable:
         return runner
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Return the arguments that make a runner like this one."""
+        """Return the constructor arguments for an equivalent runner."""
         return (), {"config": self._resources.wanted}
 
     def get_metadata(self) -> dict[str, str]:
-        """Return the version and the name of the main file, which a checkpoint stores as JSON."""
+        """Return the version and main file name, which a checkpoint stores as JSON."""
         return {"fastmarl_version": __version__, "state_file": STATE_FILE}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Return (name, object) of the components that have a `get_state()` and `set_state()` of their own."""
+        """Return (name, object) of the components with separate `get_state()` and `set_state()` methods."""
         return [("rl_module", self._resources.module), *self._resources.env_to_module.sides().items()]
 
 
@@ -209,7 +208,7 @@ def saved_config(path: str | os.PathLike, options: dict[str, Any]) -> EnvRunnerC
 
 
 def _folder_of(path: str | os.PathLike, component: str | None) -> Path:
-    """Return the runner's folder. In RLlib `path` is the component's own folder, which does not exist here."""
+    """Return the runner directory. In RLlib, `path` is the directory of the component, which does not exist here."""
     folder, names = Path(path), Path(component or "").parts
     is_of_component = names and folder.parts[-len(names) :] == names and not folder.exists()
     return folder.parents[len(names) - 1] if is_of_component else folder
@@ -217,10 +216,10 @@ def _folder_of(path: str | os.PathLike, component: str | None) -> Path:
 
 @contextmanager
 def written_to(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | os.PathLike[str]]:
-    """Yield a folder to write to, and copy it to `path` on the file system at the end; None: yield `path` itself.
+    """Yield a directory to write to, and copy it to `path` on the file system at the end; None: yield `path` itself.
 
     Raises:
-        ConfigError: If `filesystem` is not one of pyarrow.
+        ConfigError: If `filesystem` is not a pyarrow file system.
     """
     if filesystem is None:
         yield path
@@ -234,11 +233,11 @@ def written_to(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | 
 
 @contextmanager
 def read_from(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | os.PathLike[str]]:
-    """Yield a folder with a copy of `path` on the file system; None: yield `path` itself.
+    """Yield a directory with a copy of `path` from the file system; None: yield `path` itself.
 
     Raises:
         CheckpointError: If `path` does not exist.
-        ConfigError: If `filesystem` is not one of pyarrow.
+        ConfigError: If `filesystem` is not a pyarrow file system.
     """
     if filesystem is None:
         yield path
@@ -253,7 +252,7 @@ def read_from(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | o
 
 
 def _copy_files(filesystem: Any) -> Any:
-    """Return pyarrow's function after checking `filesystem`. Without pyarrow it can't be a valid one."""
+    """Return the copy function of pyarrow after checking `filesystem`, which cannot be valid without pyarrow."""
     try:
         fs: Any = import_module("pyarrow.fs")
     except ImportError:

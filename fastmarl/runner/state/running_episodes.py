@@ -1,7 +1,7 @@
-"""Running episodes as plain data, from which another runner can continue them.
+"""Running episodes as plain data, for continuation by another runner.
 
-An agent is identified by its number: its index among the agents of all these episodes, in the episodes' order. Its id
-is stored as `_stored_ids()` says.
+An agent is identified by its index among the agents of all these episodes, in episode order. Its id is stored in the
+form given by `_stored_ids()`.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -24,12 +24,12 @@ OF_EPISODES = (
     "id_", "env_index", "env_t", *COUNTS, "duration_s", "reset_seed", "agent_ids", "acting", "finished", *BY_AGENT,
     "module_of", "module_returns", "custom_data", "infos", "env_states",
 )  # fmt: skip
-IDS = ("agent_ids", "finished", *BY_AGENT, "module_of")  # lists of agent ids, and dicts by agent id
+IDS = ("agent_ids", "finished", *BY_AGENT, "module_of")  # lists of agent ids, and dicts keyed by agent id
 MOST_STEPS = 2**31 - 2
 
 
 def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[int]) -> dict[str, Any]:
-    """Return the running episodes of these envs at the end of a call; its arrays may share the store's memory."""
+    """Return the running episodes of these envs at the end of a call; its arrays may share memory with the store."""
     store, table = log.store, log.store.table
     known = table.known_agents
     lanes = np.array([lane for env_index in env_indices for lane in table.record(env_index).lanes], np.int32)
@@ -81,25 +81,25 @@ def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
 
 
 def fits_checkpoint(state: Mapping[str, Any]) -> bool:
-    """Return False if a checkpoint can't hold the id of an agent in these episodes, and no text stands for it."""
+    """Return False if a checkpoint cannot store an agent id of these episodes, not even as text."""
     return all(is_key(agent_id) for episode in state["episodes"] for name in IDS for agent_id in episode[name])
 
 
 def _stored_ids(known: Collection[Hashable]) -> dict[Hashable, Hashable]:
-    """Return id -> what stands for it in a state.
+    """Return id -> its representation in a state.
 
     Args:
-        known: The env's `possible_agents`, among which a restored runner finds the ids again.
+        known: `possible_agents` of the env, among which a restored runner looks up the ids.
 
     Returns:
-        An empty dict if two ids would be stored in the same form.
+        The dict, empty if two ids would be stored in the same form.
     """
     stored = {agent_id: stored_key(agent_id) for agent_id in known}
     return stored if len(set(stored.values())) == len(stored) else {}
 
 
 def _with_ids(episode: Mapping[str, Any], ids: Mapping[Hashable, Hashable]) -> dict[str, Any]:
-    """Return the state of an episode with other agent ids; those that are not in `ids` stay."""
+    """Return the state of an episode with agent ids replaced; ids missing from `ids` are kept."""
     changed: dict[str, Any] = dict(episode)
     for name in IDS:
         if isinstance(values := episode[name], dict):
@@ -110,19 +110,19 @@ def _with_ids(episode: Mapping[str, Any], ids: Mapping[Hashable, Hashable]) -> d
 
 
 class EpisodesState:
-    """The result of `episodes_state()`, checked as a whole.
+    """The validated result of `episodes_state()`.
 
     Args:
         state: Result of `episodes_state()`.
-        log, policies: Log and policies of the runner that is to continue the episodes.
-        in_arrays: True if the envs are batches that step in arrays.
+        log, policies: Log and policies of the runner that will continue the episodes.
+        in_arrays: True if the envs are array-based batches.
 
     Attributes:
-        env_indices: Ascending indices of the episodes' envs.
-        fits_agents: False if an id is not in the `possible_agents` of its env, so that the episodes can't continue.
+        env_indices: Ascending env indices of the episodes.
+        fits_agents: False if an id is not in `possible_agents` of its env, so that the episodes cannot continue.
 
     Raises:
-        ConfigError: If the state is damaged, or does not fit this log and these policies.
+        ConfigError: If the state is damaged or does not match this log and these policies.
     """
 
     def __init__(self, state: Mapping[str, Any], log: EpisodeLog, policies: Policies, *, in_arrays: bool):
@@ -158,7 +158,7 @@ class EpisodesState:
         self._module_of_agents = self._checked_agents(n, in_arrays)
 
     def put(self, mapping_fn: MappingFn | None) -> None:
-        """Continue the episodes in the log, which must have none."""
+        """Continue the episodes in the log, which must be empty."""
         log, store, table = self._log, self._log.store, self._log.store.table
         lanes = table.take_lanes([agent for episode in self._episodes for agent in episode["agent_ids"]])
         table.module_L[lanes] = self._module_of_agents
@@ -174,10 +174,10 @@ class EpisodesState:
         for episode, of_episode in self._by_episode(lanes):
             self._put_episode(episode, of_episode.tolist())
         store.begin_actions()
-        self._policies.end_evaluation()  # modules that were woken are in evaluation mode
+        self._policies.end_evaluation()  # restored modules are in evaluation mode
 
     def _by_episode(self, values: np.ndarray) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-        """Pair each episode with its agents' entries of an array."""
+        """Pair each episode with the array entries of its agents."""
         return zip(self._episodes, np.split(values, self._ends)[:-1], strict=True)
 
     def _put_episode(self, episode: dict[str, Any], lanes: list[int]) -> None:
@@ -246,7 +246,7 @@ class EpisodesState:
         """Return the module of each agent, int32 of shape (n,).
 
         Raises:
-            ConfigError: If an agent has rows of no module or of several, or the acting agents are not those that wait.
+            ConfigError: If an agent has rows of no module or of several, or the acting agents are not the waiting ones.
         """
         module_of = np.full(n, -1, np.int32)
         waits = np.zeros(n, np.bool_)

@@ -1,4 +1,4 @@
-"""A runner's config in its checkpoint, from which alone a runner can be made.
+"""The runner config in a checkpoint, which is sufficient to make a runner.
 
 It is plain data without code: an environment is saved by name; functions and classes must be given again.
 """
@@ -13,13 +13,13 @@ from fastmarl.core.envs.registry import env_name, may_be_named_by_a_file
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.states import check_keys, check_mapping, is_plain
 
-CONFIG = "config"  # key in a runner's checkpoint, beside the runner's own state
+CONFIG = "config"  # key in a runner checkpoint, next to the runner state
 KEYS = ("options", "left_out")
-FOLDERS = ("record_actions", "output")  # a file does not decide where to write to
+FOLDERS = ("record_actions", "output")  # a file must not decide where output is written
 
 
 def plain_config(config: EnvRunnerConfig) -> dict[str, Any]:
-    """Return the options that differ from their defaults, and the text of those that a file can't hold."""
+    """Return the options that differ from their defaults, and text for options that cannot be stored in a file."""
     options, left_out = {}, {}
     for field in fields(EnvRunnerConfig):
         name, value = field.name, getattr(config, field.name)
@@ -41,15 +41,15 @@ def config_from(saved: Any, given: Mapping[str, Any]) -> EnvRunnerConfig:
         given: Options that replace the saved ones.
 
     Raises:
-        ConfigError: If an option was not saved and is not given; this program has neither registered nor used the
-            environment before; or an option is invalid.
+        ConfigError: If an option was neither saved nor given, the environment has been neither registered nor used in
+            this program, or an option is invalid.
     """
     check_keys("the saved config", saved, KEYS)
     options, left_out = saved["options"], saved["left_out"]
     for what, values in (("the saved options", options), ("the options that are left out", left_out)):
         check_mapping(what, values)
     options, left_out = renamed(options), renamed(left_out)
-    left_out = {**left_out, **{name: options[name] for name in FOLDERS if name in options}}  # a forged file has these
+    left_out = {**left_out, **{name: options[name] for name in FOLDERS if name in options}}  # only in forged files
     if lacking := {name: text for name, text in left_out.items() if name not in given}:
         first = next(iter(lacking))
         raise ConfigError(f"a checkpoint holds no functions, classes, objects or folders to write to, so these options "

@@ -1,7 +1,7 @@
-"""Description of a runner's modules in its checkpoint, with which they can act without the runner.
+"""Description of the modules in a runner checkpoint, so that they can act without the runner.
 
-It is plain data: spaces, options, and the names and arguments of fastmarl's own classes. Classes of users are named but
-never imported; their objects must be given again.
+It is plain data: spaces, options, and the names and arguments of fastmarl classes. User classes are named but never
+imported; their objects must be given again.
 """
 
 import copy
@@ -32,12 +32,12 @@ from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.nets.dense_layers import is_watched, parts_of
 from fastmarl.core.spaces.plain import plain_space
 
-SAVED = "policy"  # key in a runner's checkpoint, beside the runner's own state
+SAVED = "policy"  # key in a runner checkpoint, next to the runner state
 VERSION = 1
 KEYS = ("version", "options", "modules")
 OF_MODULE = ("observation_space", "action_space", "class", "default", "connectors")
 OF_DEFAULT = ("observation_space", "inference_only", "model_config", "layers")
-ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # of bundled connectors; they have attributes of these names
+ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # of bundled connectors; attributes have the same names
     AgentIndicator: ("agents",),
     FlattenObservations: (),
     FrameStacking: ("num_frames",),
@@ -46,7 +46,7 @@ ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # of bundled connect
     MeanStdFilter: ("de_mean_to_zero", "de_std_to_one", "clip_by_value", "update_stats"),
     PrevActionsPrevRewards: ("n_prev_actions", "n_prev_rewards"),
 }
-SWITCHES = ("update_stats",)  # arguments that may change at any time
+SWITCHES = ("update_stats",)  # arguments that can change at any time
 BUNDLED = {kind.__name__: kind for kind in ARGUMENTS}
 
 
@@ -55,7 +55,7 @@ class PolicyOptions:
     """Options of a runner that determine how observations, rewards and actions are processed; see `EnvRunnerConfig`.
 
     Args:
-        t: Env steps made by all runners, for modules that explore by a schedule.
+        t: Env steps made by all runners, for exploration schedules.
     """
 
     normalize_actions: bool
@@ -69,7 +69,7 @@ class PolicyOptions:
 
     @classmethod
     def of(cls, config: EnvRunnerConfig, env_steps: int) -> "PolicyOptions":
-        """Take the options of a runner that has made this number of env steps."""
+        """Return the options of a runner after this number of env steps."""
         names = [field.name for field in fields(cls) if field.name != "t"]
         return cls(**{name: getattr(config, name) for name in names}, t=env_steps * config.num_env_runners)
 
@@ -80,7 +80,7 @@ class PolicyOptions:
 
 @dataclass(frozen=True)
 class ModuleParts:
-    """Copies of a module and its connectors in their trained state."""
+    """Copies of a trained module and its connectors."""
 
     module: RLModule
     connectors: ModuleConnectors
@@ -90,7 +90,7 @@ class ModuleParts:
 
 
 def described(options: PolicyOptions, modules: MultiRLModule, env_to_module: EnvToModule) -> dict[str, Any]:
-    """Return plain data for a checkpoint, from which `parts_from()` makes policies."""
+    """Return plain data for a checkpoint, for use by `parts_from()`."""
     return {
         "version": VERSION,
         "options": asdict(options),
@@ -124,12 +124,12 @@ def _default(module: RLModule) -> dict[str, Any]:
 
 
 def layers_of(module: torch.nn.Module) -> list[list[str]]:
-    """Return the name and class of each part of a module."""
+    """Return the name and class of each submodule."""
     return [[name, type(part).__name__] for name, part in module.named_modules()]
 
 
 def _connector(connector: ConnectorPiece) -> dict[str, Any]:
-    """Describe a connector; without arguments if it can't be made from them."""
+    """Describe a connector; without arguments if it cannot be rebuilt from them."""
     names = ARGUMENTS.get(type(connector))
     arguments = None if names is None else {name: getattr(connector, name) for name in names}
     if isinstance(connector, AgentIndicator):
@@ -142,12 +142,12 @@ def _connector(connector: ConnectorPiece) -> dict[str, Any]:
 
 
 def check_connectors(saved: Any, modules: Collection[str], env_to_module: EnvToModule) -> None:
-    """Raise ConfigError if modules have connectors of other classes or arguments than those in `saved`.
+    """Raise ConfigError if the connectors of modules differ in class or arguments from `saved`.
 
     Args:
         saved: Result of `described()`; None if the checkpoint has none.
-        modules: Ids of a runner's modules.
-        env_to_module: Their connectors.
+        modules: Module ids of a runner.
+        env_to_module: Connectors of these modules.
     """
     if saved is None:
         return
@@ -161,7 +161,7 @@ def check_connectors(saved: Any, modules: Collection[str], env_to_module: EnvToM
 
 
 def saved_connectors(module_id: str, entry: Any) -> list[Mapping[str, Any]]:
-    """Check the saved data of a module, and return the descriptions of its connectors."""
+    """Check the saved data of a module and return the descriptions of its connectors."""
     check_keys(f"the saved data of module {module_id!r}", entry, OF_MODULE)
     saved = entry["connectors"]
     if not isinstance(saved, list):
@@ -189,7 +189,7 @@ def _are_alike(saved: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _lasting(connector: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments, without those that may change at any time."""
+    """Return the arguments, except ones that can change at any time."""
     return {name: value for name, value in connector["arguments"].items() if name not in SWITCHES}
 
 
@@ -202,12 +202,12 @@ def _texts(connectors: Sequence[Mapping[str, Any]]) -> str:
 
 
 def connectors_of(parts: Mapping[str, ModuleParts]) -> EnvToModule:
-    """Collect the connectors of these parts, by module id."""
+    """Return module id -> connectors of these parts."""
     return EnvToModule({module_id: each.connectors for module_id, each in parts.items()})
 
 
 def copied_parts(options: PolicyOptions, modules: MultiRLModule, env_to_module: EnvToModule) -> dict[str, ModuleParts]:
-    """Copy a runner's modules to the CPU, and their connectors; return them by module id."""
+    """Copy the modules of a runner and their connectors to the CPU; return module id -> copies."""
     parts = {}
     for module_id, module in modules.items():
         own, given = copied(module).to("cpu"), env_to_module.get(module_id)

@@ -1,4 +1,4 @@
-"""A runner's state, exchanged with other runners and with folders."""
+"""State of a runner, exchanged with other runners and with checkpoint directories."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from fastmarl.runner.state.state_components import (
     part_of,
 )
 
-PARTIAL = "is_partial"  # key in the file of a state that may lack components
+PARTIAL = "is_partial"  # key in the file of a possibly partial state
 
 
 class RunnerState:
     """Reads and writes the state of a runner, including its running episodes.
 
     Args:
-        sampling: Runs the episodes and has the runner's resources.
-        calls: Knows if a call is under way.
+        sampling: Runs the episodes and owns the resources of the runner.
+        calls: Reports if a call is running.
     """
 
     def __init__(self, sampling: Sampling, calls: CallGuard):
@@ -83,11 +83,11 @@ class RunnerState:
         return {name: value for name, value in state.items() if name in chosen}
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raise ConfigError if `set()` can't take `state`; change nothing, but warn of unknown parts."""
+        """Raise ConfigError if `set()` does not accept `state`; change nothing, but warn about unknown parts."""
         self._check(known_parts(state, self._resources.module))
 
     def _check(self, state: dict[str, Any]) -> None:
-        """Check a state that has known components only."""
+        """Check a state with only known components."""
         check_mapping("a runner's state", state)
         resources = self._resources
         checks: dict[str, Callable[[Any], Any]] = {
@@ -128,7 +128,7 @@ class RunnerState:
             self._check(content)
             content[PARTIAL] = True
         if (running := content.get("running_episodes")) and not fits_checkpoint(running):
-            content["running_episodes"] = {}  # the restored runner begins others
+            content["running_episodes"] = {}  # the restored runner begins new ones
         options = PolicyOptions.of(resources.config, resources.counts.lifetime.env_steps)
         policies = described(options, resources.module, resources.env_to_module)
         save_state(path, {**content, SAVED: policies, CONFIG: plain_config(resources.wanted)})
@@ -141,7 +141,7 @@ class RunnerState:
         policies = None
         if isinstance(state, dict):
             policies = state.pop(SAVED, None)
-            state.pop(CONFIG, None)  # not part of the runner's own state
+            state.pop(CONFIG, None)  # not part of the runner state
             state.setdefault(CONNECTOR_OPTIONS[1], {})  # missing in older checkpoints
             is_partial |= bool(state.pop(PARTIAL, False))
         try:
@@ -172,7 +172,7 @@ class RunnerState:
         self._resources.take_weights(weights, seq_no)
 
     def _take_others(self, state: dict[str, Any]) -> None:
-        """Take all components except weights."""
+        """Restore all components except weights."""
         resources = self._resources
         for option, side in resources.env_to_module.sides().items():
             if option in state:
@@ -196,7 +196,7 @@ class RunnerState:
         check_numpy_state(self._resources.rng, streams["numpy"])
 
     def _check_of_runner(self, state: Any, is_partial: bool) -> None:
-        """Raise ConfigError if a state is incomplete, or has other modules or connectors than the runner.
+        """Raise ConfigError if a state is incomplete, or its modules or connectors differ from the runner.
 
         Args:
             state: Content of a file.
@@ -222,7 +222,7 @@ class RunnerState:
     # Running episodes.
 
     def _running_episodes(self) -> dict[str, Any]:
-        """Return the running episodes; an empty dict if they can't be recorded."""
+        """Return the running episodes; an empty dict if they cannot be recorded."""
         sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
         if self._calls.running is not None:
             return {}
@@ -247,10 +247,10 @@ class RunnerState:
         return {"num_envs": resources.num_envs, "envs": states, "turns": rollout.env.turns(), **episodes}
 
     def _checked_episodes(self, state: Any) -> EpisodesState | None:
-        """Check running episodes; return None if they are not recorded, or not of this runner's envs.
+        """Check running episodes; return None if they are not recorded or belong to other envs.
 
         Raises:
-            ConfigError: If the episodes are damaged, or don't fit this runner.
+            ConfigError: If the episodes are damaged or do not match this runner.
         """
         check_mapping("the running episodes", state)
         if not state:
@@ -274,17 +274,17 @@ class RunnerState:
         return found if found.fits_agents else None
 
     def _resume(self, state: dict[str, Any]) -> None:
-        """Continue these episodes, and no others; keep the runner's if none were recorded that fit its envs."""
+        """Continue exactly these episodes; keep the current ones if none were recorded that match the envs."""
         if self._checked_episodes(state) is None:
             return
         sampling, resources = self._sampling, self._resources
         has_begun = any(record is not None for record in sampling.rollout.table.records)
         if not (state["envs"] or state["episodes"] or has_begun):
             return
-        sampling.is_intact = False  # until all is done: an interrupt makes the next call rebuild the rollout
+        sampling.is_intact = False  # until everything is done: after an interrupt, the next call rebuilds the rollout
         sampling.rebuild_rollout()
         copied = {name: value if name == "envs" else deepcopy(value) for name, value in state.items()}
-        found = self._checked_episodes(copied)  # for the new rollout, where modules may have other indices
+        found = self._checked_episodes(copied)  # for the new rollout, where module indices may differ
         assert found is not None
         put_states_of_envs(resources.envs, state["envs"])
         rollout = sampling.rollout
@@ -295,7 +295,7 @@ class RunnerState:
 
 
 def _outline(connectors: Any) -> dict[str, list[str]]:
-    """Return the names of each module's connectors, by module id."""
+    """Return module id -> names of its connectors."""
     check_mapping("the state of connectors", connectors)
     for module_id, each in connectors.items():
         check_mapping(f"the state of the connectors of {module_id!r}", each)
@@ -303,10 +303,9 @@ def _outline(connectors: Any) -> dict[str, list[str]]:
 
 
 def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:
-    """Return the states of envs that support it, by env index. The envs must have been reset.
+    """Return env index -> state of the envs that support it. The envs must have been reset.
 
-    For envs that step in arrays these are the states of all batches, by batch number, and there are none unless all
-    batches support it.
+    For array-based envs, the keys are batch indices, and the dict is empty unless all batches support it.
     """
     if envs.is_batch and not (env_indices and all(map(supports_checkpoint, envs.all))):
         return {}
@@ -316,7 +315,7 @@ def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:
             if supports_checkpoint(envs.all[index]):
                 states[index] = deepcopy(envs.all[index].get_state())
         except EnvWorkerError:
-            continue  # the worker process has ended, which the next step will report
+            continue  # the worker process has exited; the next step will report it
         except Exception as error:
             error.add_note(f"fastmarl: raised by get_state() of {_name_of_env(envs, index)}")
             raise
@@ -324,7 +323,7 @@ def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:
 
 
 def check_envs(envs: Envs, states: Any) -> None:
-    """Raise ConfigError if `put_states_of_envs()` can't take these states."""
+    """Raise ConfigError if `put_states_of_envs()` does not accept these states."""
     n = len(envs.all)
     if not isinstance(states, dict) or not all(type(index) is int and 0 <= index < n for index in states):
         raise ConfigError(f"the states of envs must be a dict by numbers below {n}, got {states!r:.200}")
@@ -337,7 +336,7 @@ def check_envs(envs: Envs, states: Any) -> None:
 
 
 def put_states_of_envs(envs: Envs, states: dict[int, Any]) -> None:
-    """Set the envs to a result of `states_of_envs()`. Errors of the envs propagate."""
+    """Restore the envs from `states_of_envs()`. Errors of the envs propagate."""
     for index, state in states.items():
         env = envs.all[index]
         try:

@@ -1,4 +1,4 @@
-"""Components of a runner's state, by RLlib's names, and their selection."""
+"""Components of the runner state, with the names used in RLlib, and their selection."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -27,14 +27,14 @@ Names = str | Collection[str] | None
 def chosen_components(
     components: Names, not_components: Names, module_ids: Sequence[str]
 ) -> tuple[set[str], list[str]]:
-    """Select components, and modules of "rl_module", by RLlib's rules; warn of unknown names.
+    """Select components, and modules of "rl_module", by the rules of RLlib; warn about unknown names.
 
     The number of env steps is always included, because exploration schedules depend on it.
 
     Args:
-        components: Names to include; None: all. Names such as "rl_module/p0" restrict the modules to those named.
+        components: Names to include; None: all. Names such as "rl_module/p0" restrict the modules.
         not_components: Names to leave out.
-        module_ids: Ids of the runner's modules.
+        module_ids: Ids of the modules in the runner.
 
     Returns:
         The names of components, and the ids of modules.
@@ -53,7 +53,7 @@ def chosen_components(
 
 
 def _split(names: Names, module_ids: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Split names into whole components and modules of "rl_module"."""
+    """Split names into complete components and modules of "rl_module"."""
     given = {names} if isinstance(names, str) else set(names or ())
     of_modules = {name: name.partition("/")[2] for name in given if str(name).startswith(f"{OF_MODULES}/")}
     known = set(STATE_COMPONENTS)
@@ -68,9 +68,9 @@ def _split(names: Names, module_ids: Sequence[str]) -> tuple[set[str], set[str]]
 
 
 def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
-    """Return the components of a state that this runner has, fetched from Ray's object store if need be.
+    """Return the known components of a state, fetched from the Ray object store if necessary.
 
-    Unknown components, and modules that the runner lacks, raise a warning.
+    Unknown components and modules raise a warning.
 
     Raises:
         ConfigError: If `state` is not a dict.
@@ -88,10 +88,10 @@ def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
 
 
 def part_of(state: Mapping[str, Any], component: str) -> dict[str, Any]:
-    """Return one component of a state; weights with their number.
+    """Return a single component of a state; weights with their number.
 
     Raises:
-        ConfigError: If the state lacks the component.
+        ConfigError: If the component is missing from the state.
     """
     name, _, module_id = component.partition("/")
     values = state.get(name)

@@ -118,7 +118,7 @@ def options(kind: str, sees_observations: bool) -> dict[str, Any]:
 
     Args:
         kind: one of the names in `cases.CALLBACKS`.
-        sees_observations: False where they are the inputs of connectors in RLlib, and outputs here (docs/callbacks.md).
+        sees_observations: False where they are the inputs of connectors in RLlib, and outputs here (docs/metrics.md).
     """
     if kind == "none":
         return {}

@@ -6,7 +6,7 @@ is forked from this one, which has imported what takes long.
 
     python -m rllib.typical.shipped [PATH ...]
 
-prints the table of docs/rllib.md.
+prints a table of the results.
 """
 
 import itertools

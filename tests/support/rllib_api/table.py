@@ -32,7 +32,7 @@ REASONS = {
     "Config: train_batch_size": "a batch size for the learner of RLlib's old API stack",
     "Ray 2.40 to 2.47: `agent_to_module_mapping_fn` in the state, to 2.42": "a state is plain data, without functions",
 }
-SLICES = "RLlib's loses infos, agents' flags or ids ([13](differences.md#always-right-what-episodes-answer))"
+SLICES = "RLlib's loses infos, agents' flags or ids (13 in docs/differences.md)"
 RAISES = "RLlib's raises"
 AGAIN = "pass the config's functions again; a checkpoint is plain data"
 NOTES = {  # of rows that hold, where there is more to say

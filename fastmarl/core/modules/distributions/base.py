@@ -36,9 +36,9 @@ def bind(kind: type["Distribution"], attributes: tuple[tuple[str, Hashable], ...
 
 @public("fastmarl.distributions")
 class Distribution(metaclass=_Kind):
-    """Base of all action distributions. B stands for any number of batch axes.
+    """Base class of all action distributions. B stands for any number of batch axes.
 
-    To be sampled from, a distribution of your own needs `from_logits`, `sample`, `logp` and `to_deterministic`.
+    To support sampling, custom distributions need `from_logits`, `sample`, `logp` and `to_deterministic`.
     """
 
     @staticmethod
@@ -53,11 +53,11 @@ class Distribution(metaclass=_Kind):
 
     @classmethod
     def sample_and_logp(cls, logits: Tensor, generator: torch.Generator | None = None) -> tuple[Any, Tensor]:
-        """Draw actions and compute their log-probabilities.
+        """Sample actions and compute their log-probabilities.
 
         Args:
             logits: float [n, required_input_dim]; -inf and `torch.finfo(dtype).min` mark masked choices.
-            generator: Random generator on the logits' device; None for torch's global one.
+            generator: Random generator on the device of the logits; None for the global one of torch.
 
         Returns:
             (actions [n, *action shape], logp float32 [n]). Rows with NaN or +inf among their logits have logp NaN.
@@ -68,17 +68,17 @@ class Distribution(metaclass=_Kind):
 
     @classmethod
     def deterministic(cls, logits: Tensor) -> Any:
-        """Return the most likely actions [n, *action shape] for logits [n, required_input_dim]."""
+        """Return the most probable actions [n, *action shape] for logits [n, required_input_dim]."""
         return cls.from_logits(logits).to_deterministic().sample()
 
     def sample(self, generator: torch.Generator | None = None) -> Any:
-        """Draw actions [B, *action shape] without gradient, with `generator` or, if None, torch's global one."""
+        """Sample actions [B, *action shape] without gradient, with `generator` or, if None, the global one of torch."""
         raise NotImplementedError
 
     def rsample(self, generator: torch.Generator | None = None) -> Any:
-        """Draw actions with a gradient with respect to the logits, if the distribution supports it.
+        """Sample actions with a gradient with respect to the logits, if the distribution supports it.
 
-        `generator` is that of `sample()`.
+        `generator` is as in `sample()`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no samples with gradient")
 
@@ -95,7 +95,7 @@ class Distribution(metaclass=_Kind):
         raise NotImplementedError
 
     def to_deterministic(self) -> "Distribution":
-        """Return a distribution that always gives the most likely action."""
+        """Return a distribution that always returns the most probable action."""
         raise NotImplementedError
 
 
@@ -113,7 +113,7 @@ def num_dist_inputs(kind: type[Distribution], action_space: gym.Space | None) ->
 
 @public("fastmarl.distributions")
 class Deterministic(Distribution):
-    """Always returns `loc`, with log-probability 0. For Box, the network's outputs are the actions.
+    """Always returns `loc`, with log-probability 0. For Box, the network outputs are the actions.
 
     Args:
         loc: Actions [B, *action shape].
@@ -157,7 +157,7 @@ class Deterministic(Distribution):
 
 
 def flat(value: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-    """Reshape [B, *shape] to [B, size]; if `shape` is None, `value` already has one axis."""
+    """Reshape [B, *shape] to [B, size]; if `shape` is None, `value` already has a single axis."""
     return value if shape is None else value.reshape(*value.shape[: value.dim() - len(shape)], -1)
 
 

@@ -13,12 +13,12 @@ from fastmarl.core.modules.distributions.base import Deterministic, Distribution
 from fastmarl.core.objects.public import public
 
 RACE_BELOW = 256  # logits; for fewer, one exponential number per logit is cheaper than one uniform number per row
-NARROW = 16  # logits; torch's softmax is slow along shorter rows, but not along columns
+NARROW = 16  # logits; softmax of torch is slow along shorter rows, but not along columns
 
 
 @public("fastmarl.distributions")
 class Categorical(Distribution):
-    """For Discrete(n): n logits; actions are int64 [B] in 0 .. n-1, without the space's `start`."""
+    """For Discrete(n): n logits; actions are int64 [B] in 0 .. n-1, without `start` of the space."""
 
     def __init__(self, logits: Tensor):
         self.logits = torch.log_softmax(logits, -1, dtype=torch.float32)
@@ -53,9 +53,9 @@ class Categorical(Distribution):
         return _draw(logp.reshape(-1, logp.shape[-1]), generator).reshape(logp.shape[:-1])
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one-hot actions [B, n] with the gradient of the probabilities ("straight through").
+        """Sample one-hot actions [B, n] with the gradient of the probabilities ("straight through").
 
-        `generator` is that of `sample()`.
+        `generator` is as in `sample()`.
         """
         drawn = one_hot(self.sample(generator), self.logits.shape[-1])
         return (drawn - self.probs).detach() + self.probs
@@ -74,10 +74,10 @@ class Categorical(Distribution):
 
 
 def _draw(logp: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw random columns, int64 [n, 1], from normalised log-probabilities, float32 [n, k]."""
+    """Sample random columns, int64 [n, 1], from normalised log-probabilities, float32 [n, k]."""
     if logp.numel() < RACE_BELOW or logp.is_cuda:
-        # Among exponential clocks with rates p, the first to ring is distributed as p. A clock never shows exactly 0,
-        # so a rate of 0 can't win.
+        # Among exponential clocks with rates p, the first to ring has distribution p. A clock never shows exactly 0,
+        # so a rate of 0 never wins.
         clocks = torch.empty_like(logp).exponential_(generator=generator)
         return torch.div(logp.exp(), clocks, out=clocks).argmax(-1, keepdim=True)
     cumulated = logp.exp().cumsum(-1, dtype=torch.float64)
@@ -163,7 +163,7 @@ def _padded_columns(nvec: tuple[int, ...], device: torch.device) -> Tensor:
 
 @public("fastmarl.distributions")
 class Bernoulli(Distribution):
-    """For MultiBinary: each of `logits`, float [B, n], is that of a 1; actions are int8 [B, *shape] of 0 and 1.
+    """For MultiBinary: `logits`, float [B, n], are logits of a 1; actions are int8 [B, *shape] of 0 and 1.
 
     Class attribute `shape`: None means one axis of any length.
     """

@@ -22,13 +22,13 @@ from fastmarl.core.spaces.masks import choices_of
 
 @public("fastmarl.distributions")
 class MultiDistribution(Distribution):
-    """For Dict and Tuple: independent components, whose logits are concatenated in the space's order.
+    """For Dict and Tuple: independent components, whose logits are concatenated in the order of the space.
 
     Actions are nested like the space; log-probabilities, entropies and divergences are sums over the components.
 
     Class attributes, set by `get_action_dist_cls`:
         keys: Keys of the Dict; None for a Tuple.
-        kinds: The components' distributions.
+        kinds: Distributions of the components.
         input_dims: Number of logits of each component.
     """
 
@@ -90,7 +90,7 @@ class MultiDistribution(Distribution):
 
 
 class Nothing(Distribution):
-    """For an empty Dict or Tuple inside of another space: a constant with log-probability 0.
+    """For an empty Dict or Tuple inside another space: a constant with log-probability 0.
 
     Class attribute `is_dict`: True if the constant is {}, else it is ().
     """
@@ -127,9 +127,9 @@ class Nothing(Distribution):
 
 
 def choice_slices(kind: type[Distribution], begin: int = 0, end: int | None = None) -> list[slice]:
-    """Return the slices of the logits of `kind`, from `begin` to `end`, that belong to one choice among several each.
+    """Return the slices, from `begin` to `end`, of the logits of `kind`; each belongs to one choice among several.
 
-    Logits of numbers are left out, and so are those of custom distributions, whose meaning is unknown.
+    Logits of numbers and of custom distributions, whose meaning is unknown, are omitted.
     """
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)
@@ -147,7 +147,7 @@ def choice_slices(kind: type[Distribution], begin: int = 0, end: int | None = No
 def get_action_dist_cls(action_space: gym.Space) -> type[Distribution]:
     """Return the distribution that RLlib would choose for `action_space`. Equal spaces give the same, picklable class.
 
-    Discrete: Categorical. MultiDiscrete: MultiCategorical. MultiBinary: Bernoulli. Box of floats: DiagGaussian.
+    Discrete: Categorical. MultiDiscrete: MultiCategorical. MultiBinary: Bernoulli. Float Box: DiagGaussian.
     Dict and Tuple: MultiDistribution of these.
 
     Raises:

@@ -1,6 +1,6 @@
 """A group of agents in a batch of envs: their observations and actions in arrays, and their lanes and rows.
 
-Axes in names: E env of the batch, P position in the group's arrays (env * number of agents + agent), R row, L lane.
+Axes in names: E env of the batch, P position in the group arrays (env * number of agents + agent), R row, L lane.
 """
 
 from collections import Counter
@@ -22,18 +22,18 @@ from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.store import INACTIVE, RowStore
 
-Acted = tuple[int, slice, list[np.ndarray]]  # module, its rows that acted, one array per leaf of the action space
+Acted = tuple[int, slice, list[np.ndarray]]  # module, the rows that acted, one array per leaf of the action space
 
 
 class ArrayGroup:
-    """The agents of one group in all envs of a batch.
+    """The agents of a group in all envs of a batch.
 
     Args:
         agents: Their ids, in the order of the arrays.
-        observation_space, action_space: Spaces of one agent.
+        observation_space, action_space: Spaces of a single agent.
         store: Receives rows.
-        envs: The store's indices of the batch's envs.
-        first_position: `place_L` of the lane table is a position plus this number.
+        envs: Indices of the batch envs in the store.
+        first_position: Offset of this group: `place_L` of the lane table is a position plus this number.
         over, env_t_E, all_done_E: See `GroupSteps`.
     """
 
@@ -59,8 +59,8 @@ class ArrayGroup:
         n_positions = num_envs * n_agents
         self._lane_P = np.full(n_positions, -1, np.int32)
         self._module_P = np.zeros(n_positions, np.int32)  # module of the lane at each position
-        self._n_lanes: Counter[int] = Counter()  # by module
-        self._fits: dict[RowLayout, tuple[list[int], bool]] = {}  # result of `_fit()` by a block's layout
+        self._n_lanes: Counter[int] = Counter()  # per module
+        self._fits: dict[RowLayout, tuple[list[int], bool]] = {}  # layout of a block -> result of `_fit()`
         self._reward_P = np.zeros(n_positions)
         self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_positions), np.bool_)
         by_env = (self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
@@ -83,14 +83,14 @@ class ArrayGroup:
         self._n_newcomers = 0
 
     def _fit(self, block: Block) -> tuple[list[int], bool]:
-        """Match the leaves of a block to this group's leaves.
+        """Match the leaves of a block to the leaves of this group.
 
         Returns:
-            The index of this group's leaf for each leaf of the block, and True if all dtypes are equal, so that rows
-            can be copied as bytes.
+            For each leaf of the block, the index of the corresponding group leaf, and True if all dtypes are equal, so
+            that rows can be copied as bytes.
 
         Raises:
-            ConfigError: If the module takes other observations.
+            ConfigError: If the module expects different observations.
         """
         layout = block.raw_layout or block.layout
         if layout not in self._fits:
@@ -104,7 +104,7 @@ class ArrayGroup:
         return self._fits[layout]
 
     def _block_with(self, module: int, n_rows: int) -> Block:
-        """Return the module's block with room for `n_rows` more rows."""
+        """Return the block of the module with room for `n_rows` more rows."""
         if self._store.blocks[module] is INACTIVE:
             self._store.activate(module)
         block = self._store.blocks[module]
@@ -112,7 +112,7 @@ class ArrayGroup:
         return block
 
     def _count(self, module: int, n: int) -> None:
-        """Count n lanes more of a module, or less."""
+        """Add n (possibly negative) to the lane count of a module."""
         before = self._n_lanes[module]
         self._n_lanes[module] = before + n
         if not before or not before + n:
@@ -133,27 +133,27 @@ class ArrayGroup:
             self._append(module, of_module, len(of_module), env_t_E)
 
     def resume(self, env: int, lane_of: dict[Hashable, int]) -> None:
-        """Continue the episode of this env of the batch. The lanes include those of other groups."""
-        self.steps.sources.clear()  # these lanes' modules may be others than those that were found
+        """Continue the episode of this env in the batch. The lanes include lanes of other groups."""
+        self.steps.sources.clear()  # these lanes may belong to modules that are not cached
         for agent, agent_id in enumerate(self._agents):
             lane = lane_of.get(agent_id, -1)
             if lane >= 0:
                 self._put_lane(env * self._shape[1] + agent, lane)
 
     def drop_lanes(self, env_indices: np.ndarray) -> None:
-        """Drop the lanes that these envs still have from dropped episodes."""
+        """Drop the lanes left over from dropped episodes in these envs."""
         lanes, modules = self._lane_P.reshape(self._shape), self._module_P.reshape(self._shape)
         for module in modules[env_indices][lanes[env_indices] >= 0].tolist():
             self._count(module, -1)
         lanes[env_indices] = -1
 
     def _join_all(self, env_indices: list[int], begins: np.ndarray, positions: np.ndarray) -> None:
-        """Create lanes for agents that are present at the reset of these envs.
+        """Create lanes for the agents present at the reset of these envs.
 
         Args:
-            env_indices: The runner's indices of k envs.
-            begins: bool [k, A], True for agents that are present.
-            positions: Positions of the agents that are present.
+            env_indices: Indices of k envs in the runner.
+            begins: bool [k, A], True for present agents.
+            positions: Positions of the present agents.
         """
         table = self._table
         lanes, modules = table.join_all(env_indices, begins, self._agents)
@@ -165,10 +165,10 @@ class ArrayGroup:
         table.place_L[lanes] = self._first_position + positions
 
     def write_step(self, all_done_E: np.ndarray, env_t_E: np.ndarray) -> None:
-        """Write rewards, ends and rows of one step, after `welcome()`.
+        """Write rewards, ends and rows of a step, after `welcome()`.
 
         Args:
-            all_done_E: uint8, flags of whole episodes.
+            all_done_E: uint8, flags of entire episodes.
             env_t_E: int32, env steps.
         """
         for module in self.steps.modules:
@@ -180,7 +180,7 @@ class ArrayGroup:
             self._pay_newcomer(position)
 
     def welcome(self, all_done_E: np.ndarray) -> None:
-        """Credit rewards of agents without a lane, and create lanes for those that are observed."""
+        """Credit rewards of agents without a lane, and create lanes for observed ones."""
         n_rewarded, n_observed = find_absent(
             self._lane_P, self._reward_P, self._present_P, self._rewarded, self._newcomers
         )
@@ -200,7 +200,7 @@ class ArrayGroup:
                 self._reward_P[position] = 0.0  # counted among the early rewards
 
     def _settle(self, module: int, all_done_E: np.ndarray) -> tuple[int, int]:
-        """Settle one module's lanes; return how many go on and how many end, see `_kept` and `_ended`."""
+        """Settle the lanes of a module; return how many continue and how many end, see `_kept` and `_ended`."""
         table, block = self._table, self._block_with(module, 0)
         n_kept, n_ended, bad = settle_step(
             module, self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P, all_done_E,
@@ -212,7 +212,7 @@ class ArrayGroup:
         return n_kept, n_ended
 
     def _finalize(self, module: int, n: int, env_t_E: np.ndarray) -> None:
-        """Close lanes with their final observations: the current ones, or else the previous ones again."""
+        """Close lanes with their final observations: the current observations, or else the previous ones again."""
         block, rows, table = self._store.blocks[module], self._store.rows[module], self._table
         block.make_room(0, n)
         first, lanes, envs = rows.n_finals, self._lanes[:n], self._envs[:n]
@@ -255,7 +255,7 @@ class ArrayGroup:
 
     def _write_rows(self, module: int, block: Block, positions: np.ndarray, n: int, first: int) -> None:
         order, is_as_sent = self._fit(block)
-        self.steps.sources.pop(module, None)  # a former module with this index may have left some
+        self.steps.sources.pop(module, None)  # a former module with this index may have left entries
         if is_as_sent:
             self.steps.sources[module] = [self._leaves[index] for index in order]
             for rows, index in zip(block.row_bytes()[0], order, strict=True):
@@ -265,10 +265,10 @@ class ArrayGroup:
             leaf[first : first + n] = self._seen(index, positions[:n], leaf.dtype)
 
     def _seen(self, leaf: int, positions: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Return the observations at these positions in one leaf, for a module that has another dtype.
+        """Return the observations at these positions in a leaf, for a module with a different dtype.
 
         Raises:
-            ObservationError: If the module's dtype can't hold an observation.
+            ObservationError: If the dtype of the module cannot represent an observation.
         """
         seen = self._leaves[leaf][positions]
         row = first_unheld(dtype, seen)
@@ -310,7 +310,7 @@ class ArrayGroup:
             self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += reward
 
     def _pay_newcomer(self, position: int) -> None:
-        """Add the rewards that the agent received before it was first observed."""
+        """Add the rewards received by the agent before its first observation."""
         lane, (_, env_index) = int(self._lane_P[position]), self._who(position)
         if self._table.record(env_index).early_rewards:
             early = self._table.early_reward(env_index, lane)
@@ -319,7 +319,7 @@ class ArrayGroup:
     # Actions.
 
     def actions(self, acted: list[Acted]) -> Any:
-        """Return the arrays of actions, with what these modules chose for the step that was begun."""
+        """Return the arrays of actions, including the choices of these modules for the step that was begun."""
         for module, rows, answers in acted:
             if not self._n_lanes[module]:
                 continue  # acts for other groups, whose actions may have other parts
@@ -330,11 +330,11 @@ class ArrayGroup:
         return self._action_layout.nest(self._actions_of_envs)
 
     def _converted(self, module: int, rows: slice, answers: list[np.ndarray]) -> list[np.ndarray]:
-        """Return a module's actions in the dtypes of this group's action space.
+        """Return the actions of a module in the dtypes of the group action space.
 
         Raises:
-            ConfigError: If they have other parts or shapes.
-            ModuleOutputError: If a dtype can't hold them, or a choice of this group's agents is out of range.
+            ConfigError: If their parts or shapes differ.
+            ModuleOutputError: If a dtype cannot represent them, or a choice of agents in this group is out of range.
         """
         shapes = [each.shape[1:] for each in answers]
         if shapes != [array.shape[1:] for array in self._actions]:
@@ -352,7 +352,7 @@ class ArrayGroup:
         return converted
 
     def _check_ranges(self, module: int, first: int, sent: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:
-        """Raise ModuleOutputError at the first action of this group's agents that is out of range.
+        """Raise ModuleOutputError at the first action of agents in this group that is out of range.
 
         Other groups of the module may have wider ranges.
         """

@@ -1,7 +1,7 @@
-"""Copying between a batch of envs and the modules' blocks: steps to rows, and the rows' actions to arrays.
+"""Copying between a batch of envs and the blocks of modules: steps to rows, and actions of rows to arrays.
 
-It does for batches what `_scatter` and `_actions` do for dicts by agent. Axes in names: E env of the batch, P position
-in a group's arrays (env * number of the group's agents + agent), R row, L lane.
+This is the counterpart for batches of `_scatter` and `_actions`, which use dicts keyed by agent. Axes in names: E env
+of the batch, P position in the group arrays (env * number of its agents + agent), R row, L lane.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from fastmarl.core.vector.arrays.group import Acted, ArrayGroup
 
 
 def take_actions(env_actions: list[EnvActions]) -> list[Acted]:
-    """Take the actions that modules have chosen since the last call, by module index."""
+    """Take the actions chosen by the modules since the last call, in order of module index."""
     acted = [(module, *actions.take()) for module, actions in enumerate(env_actions)]
     return [(module, rows, arrays) for module, rows, arrays in acted if arrays]
 
@@ -31,8 +31,8 @@ class ArrayScatter:
     Args:
         env: The batch.
         store: Receives rows; its table has a lane for each agent that takes part.
-        envs: The store's indices of the batch's envs.
-        first_position: First of the batch's positions among those of all batches, see `ArrayGroup`.
+        envs: Indices of the batch envs in the store.
+        first_position: First position of the batch among all batches, see `ArrayGroup`.
     """
 
     def __init__(self, env: ArrayEnv, store: RowStore, envs: range, first_position: int):
@@ -59,14 +59,14 @@ class ArrayScatter:
         return out
 
     def arrays_for_step(self) -> StepArrays:
-        """Return the arrays for a step, which are always the same, with the agents present that take part."""
+        """Return the arrays for a step, which are always the same, with the participating agents present."""
         for steps in self._steps:
             steps.begin()
         self._out.infos.clear()
         return self._out
 
     def write_reset(self, env_indices: np.ndarray, out: StepArrays) -> None:
-        """Begin episodes in these envs of the batch: create a lane and a first row for each agent that is present."""
+        """Start episodes in these envs of the batch: create a lane and a first row for each present agent."""
         self._env_t_E[env_indices] = 0
         set_env_steps(self._envs, self._env_t_E)
         for group in self._groups.values():
@@ -76,18 +76,18 @@ class ArrayScatter:
         end_step(self._envs, self._all_done_E)
 
     def env_t(self, env: int) -> int:
-        """Return the number of recorded env steps in the current episode of this env of the batch."""
+        """Return the number of recorded env steps in the current episode of this batch env."""
         return int(self._env_t_E[env])
 
     def resume(self, env: int) -> None:
-        """Continue the episode of this env of the batch with its lanes in the table."""
+        """Continue the episode of this batch env with its lanes in the table."""
         lanes = self._envs[env]
         self._env_t_E[env] = lanes.env_t
         for group in self._groups.values():
             group.resume(env, lanes.lane_of)
 
     def drop_lanes(self, env_indices: np.ndarray) -> None:
-        """Drop the lanes of these envs of the batch (int64), whose episodes have ended or were dropped."""
+        """Drop the lanes of these envs of the batch (int64), whose episodes finished or were dropped."""
         for group in self._groups.values():
             group.drop_lanes(env_indices)
 
@@ -101,15 +101,15 @@ class ArrayScatter:
         out.infos[:] = [info for info in out.infos if info[0] not in env_indices]
 
     def write_step(self, out: StepArrays) -> tuple[np.ndarray, np.ndarray]:
-        """Add one step of all envs.
+        """Add a step of all envs.
 
         Returns:
-            uint8 [E], flags of whole episodes: 0, 1 terminated, 2 truncated, or 3; and int64, the envs with any flag.
+            uint8 [E], flags of entire episodes: 0, 1 terminated, 2 truncated, or 3; and int64, the envs with any flag.
             The next step overwrites both.
 
         Raises:
-            MultiAgentEnvError: If a result is invalid; it names env index, agent and env step. All episodes are then
-                unusable.
+            MultiAgentEnvError: If a result is invalid; the error names env index, agent and env step. All episodes are
+                then unusable.
         """
         all_done_E, table = self._all_done_E, self._store.table
         if not out.infos and record_ordinary(self._steps, self._store.rows, table.row_L, table.count_L, table.done_L):
@@ -125,7 +125,7 @@ class ArrayScatter:
         return all_done_E, self._ended_envs[:n_over]
 
     def actions(self, acted: list[Acted]) -> dict[str, Any]:
-        """Return actions by group: arrays [E, A, ...] in the nesting of its action space; 0 where no agent acts."""
+        """Return group -> actions: arrays [E, A, ...] in the nesting of its action space; 0 where no agent acts."""
         return {name: group.actions(acted) for name, group in self._groups.items()}
 
     def _check_infos(self, out: StepArrays) -> None:

@@ -22,11 +22,11 @@ Flags = tuple[np.ndarray, np.ndarray]  # result of `ArrayScatter.write_step()`
 
 
 class BatchStepper:
-    """Steps one batch of envs: hands it actions, and writes its steps to the store.
+    """Steps a batch of envs: passes it actions, and writes its steps to the store.
 
     Args:
         env: The batch.
-        env_indices: The runner's indices of its envs.
+        env_indices: Indices of its envs in the runner.
         first_position: See `ArrayScatter`.
         parts: See `VectorParts`.
     """
@@ -54,10 +54,10 @@ class BatchStepper:
         self._scatter.write_reset(own, out)
 
     def _begin(self, env_indices: list[int], own: np.ndarray) -> StepArrays:
-        """Reset these envs, together with those that must be reset first: some batches begin all envs at once.
+        """Reset these envs, together with envs due for a reset: some batches start all envs together.
 
         Args:
-            env_indices: The runner's indices of the envs.
+            env_indices: Indices of the envs in the runner.
             own: int64, their positions in the batch.
         """
         if self._to_begin:
@@ -79,8 +79,8 @@ class BatchStepper:
     def _take_seeds(self, env_indices: list[int]) -> list[int] | None:
         """Take seeds for the resets of these envs.
 
-        Batches that can't be seeded for each episode get seeds only in the first reset of all these envs; their
-        episodes have no seed that reproduces them.
+        Batches that cannot be seeded per episode get seeds only in the first reset of all these envs; their episodes
+        have no seed that reproduces them.
         """
         seeds = self._seeds.take_all(env_indices)
         if self.env.seeds_each_episode:
@@ -92,7 +92,7 @@ class BatchStepper:
         return seeds if is_first else None
 
     def resume(self, env_indices: Sequence[int]) -> None:
-        """Continue the episodes of the batch's envs among these, with the lanes that they have."""
+        """Continue the episodes of those given envs in the batch, with their lanes."""
         self._unseeded.clear()
         for env_index in env_indices:
             if env_index in self.env_indices:
@@ -113,7 +113,7 @@ class BatchStepper:
 
     @property
     def awake(self) -> Sequence[int]:
-        """Envs of the batch that don't rest."""
+        """Envs of the batch that are not resting."""
         if not self._resting:
             return self.env_indices
         return [env_index for env_index in self.env_indices if env_index not in self._resting]
@@ -136,7 +136,7 @@ class BatchStepper:
             raise
 
     def _placed(self, error: ObservationError, *, stepped: bool) -> ObservationError:
-        """Return the error with the runner's index of the env, and its env step."""
+        """Return the error with the index of the env in the runner, and its env step."""
         own, agent_id, _, problem = error.args
         env_t = self._scatter.env_t(own) + 1 if stepped else 0
         return ObservationError(self.env_indices[own], agent_id, env_t, problem)
@@ -170,9 +170,10 @@ class BatchStepper:
 
 
 class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
-    """Steps batches in turn, one in another thread while another's actions are chosen; a single one in this thread.
+    """Steps batches alternately, one in a background thread while the actions for another are chosen; a single one in
+    this thread.
 
-    The thread exists only while a step is under way, and not between calls.
+    The thread exists only while a step is running, and not between calls.
 
     Args:
         envs: The batches; batch k of n has the envs k, k + n, k + 2n, ...
@@ -228,7 +229,7 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
         return n_sent
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
-        """Record the step of the batch that was sent actions first; see `InProcessVector.recv`."""
+        """Record the step of the batch that received actions first; see `InProcessVector.recv`."""
         begun = perf_counter()
         if self._in_background:
             self._background.finish()
@@ -246,15 +247,15 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
         batch.announce(after_step, after_each, flags)
 
     def forget(self) -> None:
-        """Wait for steps under way after an error, and drop them. All envs will be reset."""
+        """Wait for pending steps after an error, and drop them. All envs will be reset."""
         self._begin_turns()
         self._background.end()
 
 
 class BackgroundSteps:
-    """Runs steps in the order in which they are begun, in a thread that lives from the first one until `end()`.
+    """Runs steps in the order in which they are begun, in a thread that lives from the first step until `end()`.
 
-    It is a daemon thread, so a step that hangs does not keep the process from ending.
+    It is a daemon thread, so a hanging step does not keep the process from exiting.
     """
 
     def __init__(self) -> None:
@@ -263,26 +264,26 @@ class BackgroundSteps:
         self._results: SimpleQueue[BaseException | None]
 
     def begin(self, step: Callable[[], None]) -> None:
-        """Queue a step, to be run with the context variables that are set here."""
+        """Queue a step, to be run in the context of the caller (contextvars)."""
         if self._ended is None:
             self._steps, self._results, ended = SimpleQueue(), SimpleQueue(), Event()
             arguments = (_make, self._steps, self._results, ended)
             try:
                 Thread(target=copy_context().run, args=arguments, name="fastmarl-steps", daemon=True).start()
                 self._ended = ended
-            except BaseException:  # an interrupt, after which the thread may have begun
+            except BaseException:  # an interrupt, after which the thread may have started
                 self._steps.put(None)
                 raise
         self._steps.put(step)
 
     def finish(self) -> None:
-        """Wait for the earliest step that was begun, and raise its error."""
+        """Wait for the earliest pending step, and raise its error."""
         error = self._results.get()
         if error is not None:
             raise error
 
     def end(self) -> None:
-        """Wait for all steps, ignore their errors, and end the thread. After an interrupt, call it again."""
+        """Wait for all steps, ignore their errors, and end the thread. After an interrupt, call this again."""
         # Results are not counted, as an interrupted wait may or may not have taken one. The thread is not joined: in
         # Python 3.11 a thread whose join() was interrupted counts as ended.
         if self._ended is not None:

@@ -19,23 +19,22 @@ from fastmarl.core.vector.workers.worker import WorkerPlan
 
 
 class EnvWorkers:
-    """The workers of one runner, and its envs in them: each worker has a range of consecutive envs.
+    """The workers of a runner, and its envs in them: each worker has a range of consecutive envs.
 
     Args:
         env: Argument of `env_creator()`.
         contexts: Contexts of all envs.
         num_workers: Number of workers, at most one for each env; 0: one for each core.
         options: Options of the processes.
-        records_states: True if the envs' global states are recorded.
-        entropy: Returns the seed of a worker's global generators (Python's and NumPy's) by its first env; None:
-            unseeded.
+        records_states: True if global states are recorded.
+        entropy: First env -> seed of the global generators (Python and NumPy) of its worker; None: unseeded.
 
     Attributes:
         workers: The workers, in the order of their envs.
         envs: A RemoteEnv for each env.
 
     Raises:
-        ConfigError: If `env` can't be sent to other processes, or this process may not start any. Errors of a
+        ConfigError: If `env` cannot be sent to other processes, or this process may not start any. Errors of a
             constructor propagate.
     """
 
@@ -56,7 +55,7 @@ class EnvWorkers:
             )
         n = min(len(contexts), num_workers or len(os.sched_getaffinity(0)))
         self.workers: list[WorkerProcess] = []
-        # Runs by itself only if the workers were never closed, or at the interpreter's end.
+        # Runs automatically only if the workers were never closed, or at interpreter exit.
         self._finalizer = weakref.finalize(self, _end_all, self.workers, os.getpid())
         try:
             for indices in np.array_split(np.arange(len(contexts)), n):
@@ -76,9 +75,9 @@ class EnvWorkers:
         ]
 
     def close(self) -> None:
-        """Close all envs and end all processes; raise the first error of an env's close().
+        """Close all envs and terminate all processes; raise the first error raised by close() of an env.
 
-        After an interrupt, call it again.
+        After an interrupt, call this again.
         """
         if not self._finalizer.alive:
             return
@@ -96,8 +95,8 @@ class EnvWorkers:
 
 
 def _end_all(workers: list[WorkerProcess], owner: int) -> None:
-    """End the workers of an object that was never closed."""
-    if os.getpid() != owner:  # a fork of the runner's process has its objects, but not its processes
+    """Terminate the workers of an object that was never closed."""
+    if os.getpid() != owner:  # a fork of the runner process has its objects, but not its processes
         return
     for worker in workers:
         worker.hang_up()

@@ -1,4 +1,4 @@
-"""The runner's side of worker processes."""
+"""The runner side of worker processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WorkerOptions:
 
     Attributes:
         start_method: "spawn" or "fork".
-        step_timeout_s: Seconds in which a worker must step (or reset) its envs.
+        step_timeout_s: Timeout in seconds for a worker to step (or reset) its envs.
     """
 
     start_method: str
@@ -38,7 +38,7 @@ class WorkerOptions:
 
 
 class WorkerProcess(ChildProcess):
-    """A worker process. After `start()` and `finish_start()` it takes messages.
+    """A worker process. After `start()` and `finish_start()` it accepts messages.
 
     Attributes:
         env_indices: Indices of its envs.
@@ -46,7 +46,7 @@ class WorkerProcess(ChildProcess):
         is_started: True if its last start was finished; otherwise call `restart()`.
 
     Raises:
-        ConfigError: If the plan can't be sent to another process.
+        ConfigError: If the plan cannot be sent to another process.
     """
 
     gone = EnvWorkerError
@@ -74,7 +74,7 @@ class WorkerProcess(ChildProcess):
         )
 
     def finish_start(self) -> None:
-        """Wait until the process has made its envs, and share memory with it.
+        """Wait until the process has created its envs, and share memory with it.
 
         Raises:
             EnvCheckError: If the envs have other agents or spaces than before. Errors of a constructor propagate.
@@ -98,7 +98,7 @@ class WorkerProcess(ChildProcess):
             os.close(fd)
 
     def restart(self) -> None:
-        """Recreate the process and its envs after an error or an interrupt. Raises as `finish_start()` does."""
+        """Recreate the process and its envs after an error or an interrupt. Raises like `finish_start()`."""
         self.is_started = False
         self.hang_up()
         self.kill()
@@ -121,7 +121,7 @@ class WorkerProcess(ChildProcess):
         return self.request(CALL + pickle.dumps((index, name, args, kwargs)))[0]
 
     def spaces(self, index: int, agent_id: Hashable) -> Any:
-        """Return (observation space, action space) of one of the env's agents."""
+        """Return (observation space, action space) of an agent of the env."""
         return self.request(SPACES + pickle.dumps((index, agent_id)))
 
     def remake(self, index: int) -> None:
@@ -163,7 +163,7 @@ def check_same(env_index: int, old: EnvDescription, new: EnvDescription) -> None
 
 
 def error_of(failure: EnvFailure) -> Exception:
-    """Return the error that an env has raised, with notes on its origin."""
+    """Return the error raised by an env, with notes on its origin."""
     error: Exception
     try:
         error = pickle.loads(failure.error)

@@ -1,6 +1,6 @@
 """Memory that a worker process shares with the runner, with the same layout on both sides.
 
-It has no name but a file descriptor, so the system frees it with the last process that has it, however that one ends.
+It has no name but a file descriptor, so the system frees it when the last process using it exits, in whatever way.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from fastmarl.core.envs.remote import EnvDescription
 from fastmarl.core.vector.workers.slots import ResultSlots, action_slots
 
-LINE = 64  # bytes of a cache line, which no two arrays share
+LINE = 64  # bytes of a cache line, which is never shared by two arrays
 
 
 class EnvSlots:
-    """Slots of one env in the memory."""
+    """Slots of an env in the memory."""
 
     def __init__(self, env: EnvDescription, arrays: Arrays):
         self.results = ResultSlots({a: obs for a, (obs, _) in env.spaces.items()}, env.state_space, arrays.cut)
@@ -28,15 +28,15 @@ class EnvSlots:
 
 
 class WorkerMemory:
-    """All memory of one worker.
+    """All memory of a worker.
 
     Args:
-        envs: Descriptions of the worker's envs.
+        envs: Descriptions of its envs.
         fd: File descriptor of the memory to map; None: memory that is not shared.
 
     Attributes:
-        slots: EnvSlots by the worker's index of the env.
-        at: int64 [1]: index of the env that is being called; -1: none.
+        slots: EnvSlots, by index of the env in the worker.
+        at: int64 [1]: index of the env being called; -1: none.
     """
 
     def __init__(self, envs: Sequence[EnvDescription], fd: int | None = None):

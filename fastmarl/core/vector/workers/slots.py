@@ -1,7 +1,7 @@
-"""Slots in shared memory for one env's results and actions, by agent, in the order of the env's dicts.
+"""Slots in shared memory for the results and actions of an env, keyed by agent, in the order of the env dicts.
 
-The process of the env and that of the runner have equal objects over the same memory. The order of a dict is written,
-too, because rows are recorded in it. Values that do not fit are pickled instead, which is slower.
+The env process and the runner process have equal objects over the same memory. The order of a dict is also written,
+because rows are recorded in it. Values that do not match are pickled instead, which is slower.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALL = "__all__"
 
 
 class ObservationSlot:
-    """Slot for one agent's observation.
+    """Slot for the observation of an agent.
 
     Attributes:
         value: Arrays in the nesting of the space, as views of the memory; None if a part is not an array.
@@ -37,7 +37,7 @@ class ObservationSlot:
         self._parts = list(zip(layout.leaves, arrays, strict=False))
 
     def write(self, value: Any) -> None:
-        """Copy an observation to the slot; raise MisfitError if it does not fit."""
+        """Copy an observation to the slot; raise MisfitError if it does not match."""
         if self._has_objects:
             raise MisfitError
         for leaf, array in self._parts:
@@ -45,22 +45,22 @@ class ObservationSlot:
 
 
 class ResultSlots:
-    """Slots for the results of one env's reset() and step(), except for infos.
+    """Slots for the results of reset() and step() of an env, except for infos.
 
     Args:
-        observation_spaces: Observation spaces by agent id, of all agents that can appear.
-        state_space: Space of the env's global states, if they are recorded and one array.
+        observation_spaces: Dict of agent id -> observation space, for all possible agents.
+        state_space: Space of the global states, if they are recorded and a single array.
         cut: Makes the arrays.
 
     Attributes:
         read: (infos) -> the written result, with these infos; observations are views of the memory.
-        state: The env's global state, as a view of the memory; None if it has no slot.
+        state: The global state of the env, as a view of the memory; None if it has no slot.
     """
 
     def __init__(self, observation_spaces: Mapping[Hashable, gym.Space], state_space: gym.Space | None, cut: Cut):
         keys = [*observation_spaces, ALL]
         n = len(keys)
-        # One piece, so that comparing its bytes shows if anything has changed: places, then flags as bytes.
+        # One piece, so that comparing its bytes shows if anything changed: places, then flags as bytes.
         header = cut((4 * (1 + n) + (n + 1) // 2,), np.int32)
         header[:] = 0
         places = header[: 4 * (1 + n)].reshape(4, 1 + n)
@@ -75,7 +75,7 @@ class ResultSlots:
         self.read = ResultReader(keys, header.view(np.uint8), places, flags, rewards, values).read
 
     def write(self, result: Any) -> bool:
-        """Write (observations, rewards, terminateds, truncateds, ...); return False if a value does not fit."""
+        """Write (observations, rewards, terminateds, truncateds, ...); return False if a value does not match."""
         try:
             self._writer.write(*result[:4])
         except (MisfitError, OverflowError):
@@ -83,14 +83,14 @@ class ResultSlots:
         return True
 
     def write_reset(self, result: Any) -> bool:
-        """Write (observations, ...); return False if a value does not fit."""
+        """Write (observations, ...); return False if a value does not match."""
         return self.write((result[0], {}, {}, {}))
 
     def read_reset(self, infos: dict) -> tuple[dict, dict]:
         return self.read(infos)[0], infos
 
     def write_state(self, state: Any) -> bool:
-        """Write the env's global state; return False if it does not fit."""
+        """Write the global state of the env; return False if it does not match."""
         if self.state is None:
             return False
         try:
@@ -101,10 +101,10 @@ class ResultSlots:
 
 
 def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> ActionSlots:
-    """Make the slots for one env's actions.
+    """Make the slots for the actions of an env.
 
     Args:
-        action_spaces: Action spaces by agent id, of all agents that can appear.
+        action_spaces: Dict of agent id -> action space, for all possible agents.
         cut: Makes the arrays.
     """
     n = len(action_spaces)
@@ -115,18 +115,18 @@ def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> Actio
 
 
 def _action_array(space: gym.Space, cut: Cut) -> np.ndarray | None:
-    """Make the slot for an action that is an array; None for one that is a number, or can't have a slot."""
+    """Make the slot for an action that is an array; None for an action that is a number or cannot have a slot."""
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)) and space.shape:
         return cut(space.shape, np.dtype(space.dtype).newbyteorder("="))
     return None
 
 
 def _put(array: np.ndarray, value: Any) -> None:
-    """Copy a value under the store's rules: of the same shape, and see `can_hold()`."""
+    """Copy a value under the rules of the store: of the same shape, and see `can_hold()`."""
     if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
         try:
             value = np.asarray(value)
-        except Exception as error:  # the value's own code may raise anything; the error is reported when it is recorded
+        except Exception as error:  # user code may raise anything; the error is reported when it is recorded
             raise MisfitError from error
         if value.shape != array.shape or not can_hold(array.dtype, value):
             raise MisfitError
@@ -134,7 +134,7 @@ def _put(array: np.ndarray, value: Any) -> None:
 
 
 def _part(value: Any, leaf: Leaf) -> Any:
-    """Return the leaf's part of a whole observation."""
+    """Return the part of a complete observation that belongs to a leaf."""
     for key, size in zip(leaf.path, leaf.sizes, strict=True):
         try:
             if len(value) != size:

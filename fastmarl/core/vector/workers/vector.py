@@ -1,4 +1,4 @@
-"""Vector of envs that are stepped in worker processes, in parallel."""
+"""Vector of envs stepped in worker processes, in parallel."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fastmarl.core.vector.workers.worker import RESET, STEP, EnvFailure, Extra
 
 
 class Unit:
-    """Envs of one worker that are stepped together.
+    """Envs of a worker that are stepped together.
 
     Args:
         worker: The worker.
-        indices: The worker's indices of the envs.
+        indices: Indices of the envs in the worker.
 
     Attributes:
         envs: (index, env index) of each env.
-        is_answered: True if an answer will come; False if the worker was lost since.
+        is_answered: True if an answer will arrive; False if the worker was lost since.
         number: Number of the answer.
         sent_at: Time of the last message, by `monotonic()`.
     """
@@ -45,8 +45,8 @@ class Unit:
         """Send a message to step the envs.
 
         Args:
-            given: Actions that don't fit in the shared memory, by index.
-            lost: Indices of envs that are not to be stepped.
+            given: Index -> actions that do not fit into the shared memory.
+            lost: Indices of envs to skip.
         """
         message = self._usual_message
         if given or lost:
@@ -72,20 +72,20 @@ def make_splits(workers: list[WorkerProcess], num_splits: int, *, each_alone: bo
 def first_ready(stepping: list[Unit], batch_size: int) -> Iterator[Unit]:
     """Take units off the list until they have `batch_size` envs, or the list is empty.
 
-    Units that are ready are taken in the order in which they were sent. A worker that takes too long is given up.
+    Units that are ready are taken in the order in which they were sent. A worker that takes too long is abandoned.
     """
     while stepping and batch_size > 0:
         ready = _wait(stepping)
         for unit in list(stepping):
             if unit.worker in ready and batch_size > 0:
-                ready.discard(unit.worker)  # whether its next unit is ready is not known yet
+                ready.discard(unit.worker)  # it is not known yet if its next unit is ready
                 batch_size -= len(unit.envs)
                 stepping.remove(unit)
                 yield unit
 
 
 def _wait(stepping: list[Unit]) -> set[WorkerProcess]:
-    """Return the workers that have an answer to their first unit, at least one."""
+    """Return the workers with an answer to their first unit, at least one."""
     first: dict[WorkerProcess, Unit] = {}
     for unit in stepping:
         first.setdefault(unit.worker, unit)
@@ -107,9 +107,9 @@ NOTHING = Extra()
 
 
 class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
-    """Sends actions to workers, and writes their envs' results to the store, env by env.
+    """Sends actions to workers, and writes the results of their envs to the store, env by env.
 
-    Order and results are those of `SplitVector`, unless there is a batch size.
+    Order and results are the same as in `SplitVector`, unless there is a batch size.
 
     Args:
         workers: Workers with all envs.
@@ -145,7 +145,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         for worker in self._workers:
             indices = [index for index, i in enumerate(worker.env_indices) if i in wanted]
             if indices:
-                if not worker.is_started:  # an interrupt came during its restart
+                if not worker.is_started:  # an interrupt arrived during its restart
                     worker.restart()
                 resets.append((worker, indices, worker.send(self._resets(worker, indices))))
         for worker, indices, number in resets:
@@ -157,7 +157,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         return RESET + pickle.dumps(resets)
 
     def _finish_resets(self, worker: WorkerProcess, indices: list[int], number: int) -> None:
-        """Write the first observations of a worker's envs; recreate envs that fail, and reset them."""
+        """Write the first observations from a worker; recreate failing envs, and reset them."""
         extras: dict[int, Extra] | None = None
         while indices:
             index = indices[0]
@@ -209,17 +209,17 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
             seconds["timed_scatter"] += begun - received - (seconds["after_step"] - elsewhere)
 
     def forget(self) -> None:
-        """Drop steps under way after an error or an interrupt. All envs will be reset.
+        """Drop pending steps after an error or an interrupt. All envs will be reset.
 
-        Until a worker has answered that reset, it may still write earlier results to the shared memory; it executes one
-        message after the other. After an interrupt, call this again.
+        Until a worker has answered that reset, it may still write earlier results to the shared memory; messages are
+        executed in order. After an interrupt, call this again.
         """
         for worker in self._workers:
             worker.forget()
         self._begin_turns()
 
     def _next_units(self) -> Iterator[Unit]:
-        """Yield the units of the part that was sent actions first; with a batch size, those ready first."""
+        """Yield the units of the part that received actions first; with a batch size, the units ready first."""
         if self._batch_size is None:
             yield from self._end_turn(self._stepping[0])
         else:
@@ -228,7 +228,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
                 yield unit
 
     def _send_actions(self, unit: Unit) -> int:
-        """Send actions to the unit's envs; return the number of envs."""
+        """Send actions to the envs of the unit; return the number of envs."""
         given: dict[int, dict] = {}
         lost: set[int] = set()  # includes resting envs
         n_resting = 0
@@ -248,7 +248,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         return len(unit.envs) - n_resting
 
     def _answer(self, unit: Unit) -> dict[int, Extra]:
-        """Return the parts of its envs' results that are not in the memory, by index; nothing for lost envs."""
+        """Return index -> parts of the results that are not in the memory; nothing for lost envs."""
         if unit.is_answered:
             try:
                 return unit.worker.recv(unit.number) or {}
@@ -257,7 +257,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         return {}
 
     def _write_steps(self, unit: Unit, after_step: AfterStep, after_each: bool) -> None:
-        """Record the results of the unit's envs, all of which are in the memory."""
+        """Record the results of a unit, all of which are in the memory."""
         slots, write = unit.worker.slots, self._store.scatter.write_step
         for index, env_index in unit.envs:
             all_done = write(env_index, *slots[index].results.read({}))
@@ -266,7 +266,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
                 after_step([env_index], [all_done])
 
     def _write_each(self, unit: Unit, extras: dict[int, Extra], after_step: AfterStep, after_each: bool) -> None:
-        """Record the unit's results if some are not in the memory, or envs have failed, rest, or need checks."""
+        """Record the results of the unit if some are not in the memory, or envs have failed, rest, or need checks."""
         for index, env_index in unit.envs:
             extra = extras.get(index, NOTHING)
             if env_index in self._resting:
@@ -276,7 +276,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
             elif extra.failure is not None:
                 try:
                     self._restart_env(unit.worker, index, extra.failure)
-                except EnvWorkerError as lost:  # another of its envs has ended it
+                except EnvWorkerError as lost:  # a different env of the worker ended it
                     self._restart_worker(unit.worker, lost)
                 self._end_episode(env_index, after_step)
             else:
@@ -287,7 +287,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
                     after_step([env_index], [all_done])
 
     def _result(self, worker: WorkerProcess, index: int, extra: Extra, read: Callable[[dict], tuple]) -> Any:
-        """Return the result of an env, read from the memory if it fits there; record its state."""
+        """Return the result of an env, read from the memory if it is there; record its state."""
         if self._env_states:
             state = worker.slots[index].results.state if extra.state is None else extra.state[0]
             self._env_states[worker.env_indices[index]].add(state)
@@ -302,10 +302,10 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         after_step([env_index], [all_done])
 
     def _restart_env(self, worker: WorkerProcess, index: int, failure: EnvFailure) -> None:
-        """Recreate one env.
+        """Recreate an env.
 
         Raises:
-            EnvWorkerError: If its worker is gone. Otherwise the env's error, if it may not be recreated.
+            EnvWorkerError: If its worker is gone. Otherwise the error of the env, if it may not be recreated.
         """
         lost = []
 

@@ -1,4 +1,4 @@
-"""A worker process, which makes and steps some of a runner's envs. It imports neither torch nor numba."""
+"""A worker process, which makes and steps some of the envs of a runner. It imports neither torch nor numba."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ STEP, RESET, REMAKE, CALL, SPACES = b"s", b"r", b"m", b"c", b"p"  # first byte o
 
 @dataclass
 class WorkerPlan:
-    """Description of the envs that a worker makes.
+    """Description of the envs of a worker.
 
     Attributes:
-        env: Argument of `env_creator()`, valid in another process.
+        env: Argument of `env_creator()`, valid in other processes.
         contexts: Contexts of its envs.
-        records_states: True if the envs' global states are recorded.
-        entropy: Seed of Python's and NumPy's global generators; None: they differ from run to run.
+        records_states: True if global states are recorded.
+        entropy: Seed of the global generators of Python and NumPy; None: they differ from run to run.
         parent: Process id of the runner.
     """
 
@@ -55,7 +55,7 @@ class WorkerPlan:
 
     @property
     def first(self) -> int:
-        """The runner's index of the first env."""
+        """Index of the first env in the runner."""
         return self.contexts[0].vector_index
 
 
@@ -64,9 +64,9 @@ class EnvFailure:
     """Error of an env, ready to be sent.
 
     Attributes:
-        env_index: The runner's index of the env.
+        env_index: Index of the env in the runner.
         call: Name of the function that failed.
-        error: The pickled error; empty if it can't be pickled.
+        error: The pickled error; empty if it cannot be pickled.
         text: Traceback of the error.
     """
 
@@ -83,12 +83,12 @@ class EnvFailure:
 
 @dataclass
 class Extra:
-    """Parts of an env's result that are not in shared memory; None: there is no such part.
+    """Parts of an env result that are not in shared memory; None for parts that do not exist.
 
     Attributes:
-        result: The whole result, in a tuple; the memory then has no part of it.
-        infos: Infos by agent.
-        state: The env's global state, in a tuple.
+        result: The complete result, in a tuple; the memory then contains no part of it.
+        infos: Infos, keyed by agent.
+        state: The global state of the env, in a tuple.
         failure: An error that replaces the result.
     """
 
@@ -133,7 +133,7 @@ def _refuse(channel: Channel, failure: EnvFailure) -> NoReturn:
 
 
 class Worker:
-    """Makes envs, and executes the runner's messages."""
+    """Creates envs, and executes messages from the runner."""
 
     def __init__(self, plan: WorkerPlan, channel: Channel):
         self._plan = plan
@@ -169,7 +169,7 @@ class Worker:
         channel.send(number, DONE if failure is None else FAILED + pickle.dumps(failure))
 
     def _work(self) -> int:
-        """Answer each message under its own number; return that of CLOSE."""
+        """Answer each message with its number; return the number of CLOSE."""
         while True:
             number, message = self._channel.recv()
             if message == CLOSE:
@@ -184,7 +184,7 @@ class Worker:
             self._channel.send(number, answer)
 
     def _import_script(self) -> None:
-        """Import the user's script, to which the message refers; leave global generators and the signal as they are."""
+        """Import the user script, to which the message refers; leave global generators and the signal unchanged."""
         states = random.getstate(), np.random.get_state()  # noqa: NPY002
         import_script()
         random.setstate(states[0])
@@ -211,7 +211,7 @@ class Worker:
         return self._guarded("constructor", index, self._make, index)
 
     def _reset(self, message: bytes) -> dict[int, Extra] | None:
-        """Reset some envs; return the parts of results that don't fit in the memory."""
+        """Reset some envs; return the parts of results that do not fit into the memory."""
         return self._each("reset()", self._reset_one, pickle.loads(message))
 
     def _reset_one(self, index: int, seed: int | None) -> Extra | None:
@@ -219,7 +219,7 @@ class Worker:
         return self._extra(index, result, 2, self._memory.slots[index].results.write_reset)
 
     def _step(self, message: bytes) -> dict[int, Extra] | None:
-        """Step some envs; the message has the actions that don't fit in the memory."""
+        """Step some envs; the message contains the actions that do not fit into the memory."""
         indices, given = pickle.loads(message)
         slots = self._memory.slots
         actions = ((index, given[index] if index in given else slots[index].actions.read()) for index in indices)
@@ -232,7 +232,7 @@ class Worker:
     def _each(
         self, call: str, function: Callable[[int, Any], Extra | None], given: Iterable[tuple[int, Any]]
     ) -> dict[int, Extra] | None:
-        """Call `function` for each env; return its results or failures by index."""
+        """Call `function` for each env; return index -> result or failure."""
         extras = {}
         for index, argument in given:
             try:
@@ -244,7 +244,7 @@ class Worker:
         return extras or None
 
     def _extra(self, index: int, result: Any, size: int, write: Callable[[tuple], bool]) -> Extra | None:
-        """Write a result, which should be a tuple of this size, to the memory; return the parts that don't fit."""
+        """Write a result, which should be a tuple of this size, to the memory; return the parts that do not fit."""
         fits = type(result) is tuple and len(result) == size and isinstance(result[-1], dict) and write(result)
         has_infos = fits and has_any_info(result[-1])
         state = None
@@ -273,7 +273,7 @@ class Worker:
         """Call a function of an env, whose index is in shared memory meanwhile, in case this process ends in the call.
 
         Raises:
-            _EnvError: If the function has failed.
+            _EnvError: If the function failed.
         """
         if self._memory is not None:
             self._memory.at[0] = index
@@ -287,7 +287,7 @@ class Worker:
                 self._memory.at[0] = -1
 
     def _pickled(self, answer: Any) -> bytes:
-        """Pickle an answer; values that can't be pickled are a failure of their env."""
+        """Pickle an answer; values that cannot be pickled are a failure of their env."""
         try:
             return pickle.dumps(answer)
         except Exception as error:
