@@ -14,7 +14,7 @@ import fastmarl
 
 def play(policy: fastmarl.Policy, env: Meadow, seed: int) -> Iterator[Image.Image]:
     """Yield a picture of each step of an episode."""
-    policy.reset()  # forget earlier episodes, as networks with memory need
+    policy.reset()  # clear memory of earlier episodes (needed for recurrent networks)
     observations, _ = env.reset(seed=seed)
     yield Image.fromarray(env.render())
     while env.agents:

@@ -138,7 +138,7 @@ def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Pa
 def policy_of_runner(runner: Any) -> Any:
     """Return the `fastmarl.Policy` of the runner of a run.
 
-    It uses the original env rewards, which are not an input of networks in these algorithms.
+    Its reward scale is 1: networks of these algorithms do not take rewards as input.
     """
     from fastmarl.play.policy import Policy
 

@@ -75,8 +75,8 @@ class Actors(Protocol):
 
         Raises:
             ActorLost: If there will be no result.
-            HostFailure: If the host has raised an error in another process.
-            Exception: If the host has raised it in this process, or the result cannot be read.
+            HostFailure: If the host, in another process, raised an error.
+            Exception: The error of the host, if it runs in this process, or an error while reading the result.
         """
 
     def kill(self, handle: Any) -> None:

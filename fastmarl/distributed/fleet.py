@@ -101,7 +101,7 @@ class Fleet:
             raise EnvRunnerLostError(None, "all env runners of the group are lost; make a new one")
 
     def ask(self, runners: Sequence[RemoteRunner], method: str, *args: Any) -> dict[int, Any]:
-        """Call a method of these runners and return index -> answer, without lost runners."""
+        """Call a method of these runners; return a dict of runner index to answer, which omits lost runners."""
         calls = [self.call(runner, method, *args) for runner in runners]
         self.answers(calls)
         raise_first(calls)

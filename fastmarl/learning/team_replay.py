@@ -36,16 +36,16 @@ class TeamReplay:
     and semi-MDPs", section 3): it decides at every env step at which at least one agent acts. The reward of a decision
     is everything that became complete after it, up to the next decision (see `fastmarl.batches.rewards_by_arrival()`),
     and each decision is one discount step, regardless of its number of env steps. Only agents acting at an env step
-    take part in the decision and its value, not agents that wait, have died, or have not joined. So for VDN (Sunehag et
-    al. 2018) the sum of the values of "actions" over "active" has as its target
+    take part in the decision and its value, not agents that wait, have died, or have not joined. For VDN (Sunehag et
+    al. 2018), the sum of the values of "actions" over "active" is therefore trained towards
 
         rewards + gamma * (sum of the maximum values of "new_obs" over "new_active"),
 
     where "new_active" has no agent if all have terminated. If all agents act at every step, this is the equation of
     VDN.
 
-    Actions of agents that wait at the end of a call arrive in a later call; only then can the decision be sampled. A
-    truncated agent takes part in the decision at its last observation, but as in any other cut, only as a later value.
+    Actions of agents that wait at the end of a call arrive in a later call; only then can the decision be sampled. The
+    last observation of a truncated agent contributes only its value to the target, as at any other cut.
 
     Args:
         capacity: Number of decisions to keep.
@@ -225,7 +225,7 @@ class TeamReplay:
         return numbers, before
 
     def _clear(self, first: int) -> None:
-        """Empty the rows of decisions from number `first` on."""
+        """Clear the rows of decision `first` and all later ones."""
         numbers = np.arange(max(first, self._n - self._capacity), self._n)
         rows = numbers % self._capacity
         for name in (*FLAGS, Columns.REWARDS):

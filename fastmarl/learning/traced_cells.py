@@ -158,7 +158,7 @@ class TracedCells:
             self._time_first[id(out)] = source
 
     def view(self, func: Any, out: Tensor, source: Tensor, *args: Any) -> bool:
-        """Take a view of a state or of a single step; return False if it is something else."""
+        """Record an operation whose result is a view of a state or a single step; return False for any other view."""
         if isinstance(self._known.get(id(source)), State):
             self._known[id(out)] = State()
         elif id(source) in self._states and out.numel() == source.numel():

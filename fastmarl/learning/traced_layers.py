@@ -224,7 +224,7 @@ class _Reader(TorchDispatchMode):
             raise NotDenseError(f"its forward pass has {func}")
 
     def _is_same(self, func: Any, out: Tensor, source: Tensor) -> bool:
-        """Return True if both have the same rows: unchanged, or with the steps of all sequences concatenated."""
+        """Return True if `out` holds the rows of `source`, unchanged or flattened over sequences."""
         if out.shape == source.shape and out.stride() == source.stride():
             return True
         shapes = {out.shape[:-1], source.shape[:-1]}

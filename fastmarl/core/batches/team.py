@@ -62,7 +62,8 @@ class TeamRewards:
     next observation of the agent; undiscounted, since steps are counted per agent. If all agents act at every env step,
     it is the sum of their rewards at that step. The outcome of a decision may arrive in a later call, so this object
     remembers the team rewards received since the decisions of waiting agents. Call it once per batch, with groups given
-    as dicts, so that slots do not change.
+    as dicts, so that slots do not change. Rewards of an agent before its first observation count with its first
+    decision, and rewards of an agent that is never observed do not count.
 
     It is saved like a module, by `state_dict()` and `load_state_dict()`.
     """

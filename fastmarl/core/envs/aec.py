@@ -142,7 +142,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return step
 
     def _add_removed(self, agent: Any, step: StepDicts) -> None:
-        """Add the data that the env still has for an agent removed without a separate turn."""
+        """Add the final reward and flags of an agent that the env removed without giving it a last turn."""
         env = self.env
         pending = self._pending.get(agent, 0.0)
         step.rewards[agent] = getattr(self._accounts, "_cumulative_rewards", {}).get(agent, pending)

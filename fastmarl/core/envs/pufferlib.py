@@ -113,7 +113,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
             self._end(flags, terminated, out)
 
     def _end(self, flags: np.ndarray, terminated: np.ndarray, out: StepArrays) -> None:
-        """Update which rows have finished, remain absent or rejoin, from the flags of a step, bool [E, A]."""
+        """From the flags of a step, bool [E, A], update which rows are finished, absent or back."""
         agents = out.groups[AGENTS]
         all_flagged = (flags | ~agents.present).all(1)
         agents.rewards[self._away] = 0.0  # rewards of absent rows are not recorded

@@ -16,7 +16,7 @@ from fastmarl.core.spaces.values import can_hold, converted, described
 
 
 class Misfit(NamedTuple):
-    """A mismatch between (a part of) a value and its space. Kind "dtype": NumPy converts it without error."""
+    """A value, or a part of one, that does not match its space; with kind "dtype" NumPy can convert it."""
 
     kind: str  # "observation", "bounds" or "dtype"
     path: tuple

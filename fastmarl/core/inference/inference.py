@@ -344,7 +344,7 @@ class ModuleInference:
             arrays[ACTIONS] = draws.likeliest(logits)
 
     def _draws_for(self, shape: tuple[int, ...], explore: bool) -> ActionDraws | None:
-        """Return the sampler for logits of this shape; None: torch."""
+        """Return the sampler for logits of this shape, or None if torch samples."""
         draws = self._draws[explore]
         return draws if draws is not None and len(shape) == 2 and draws.n_logits in (None, shape[1]) else None
 

@@ -173,8 +173,8 @@ class RLModule(torch.nn.Module):
         `DefaultRLModule`, and attributes returned by `get_non_inference_attributes()`.
 
         Raises:
-            ConfigError: If names, shapes or kinds of numbers belong to a different network. Nothing changes then, nor
-                if `set_extra_state()` of a layer raises an error, which is propagated.
+            ConfigError: If names, shapes or dtypes do not match this network. After this error, or one raised by
+                `set_extra_state()` of a layer, which is propagated, nothing has changed.
         """
         given = self._read(state)
         before = self.get_state() if any(map(_is_extra, given)) else None

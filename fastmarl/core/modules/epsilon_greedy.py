@@ -37,9 +37,9 @@ class EpsilonGreedyModelConfig(DefaultModelConfig):
 
 @public("fastmarl.modules")
 class EpsilonGreedyRLModule(DefaultRLModule):
-    """A network of action values, "action_dist_inputs", that explores by random actions.
+    """A Q-network that outputs action values as "action_dist_inputs" and explores by taking random actions.
 
-    Without exploration it takes the legal action with the greatest value. With exploration, it takes any legal action
+    Without exploration it takes the legal action with the highest value. With exploration, it takes any legal action
     with probability epsilon. `model_config` is an `EpsilonGreedyModelConfig`, or a dict of its fields.
 
     Raises:

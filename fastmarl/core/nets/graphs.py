@@ -131,7 +131,7 @@ class TickGraphs:
 
 
 class GraphPart(NamedTuple):
-    """A module in a program; `columns` describe a single row."""
+    """The share of a module in a graph: its number of rows, and the columns of a single row."""
 
     member: Member
     rows: int

@@ -264,7 +264,7 @@ class ChunkTimes(list):
 
 
 def prepare_for_replay(episode: RLlibEpisode) -> None:
-    """Replace agent times not beginning with 0 with `ChunkTimes`, so that replay buffers find their steps."""
+    """Wrap agent times that do not start at 0 in `ChunkTimes`, so that replay buffers find the right steps."""
     for agent, agent_episode in episode.agent_episodes.items():
         buffer = episode.env_t_to_agent_t.get(agent)
         if agent_episode.t_started and buffer is not None:

@@ -122,7 +122,7 @@ class StepWriter:
         return obs
 
     def _all_known_done(self, record: RLlibRecord, terminateds: dict, truncateds: dict) -> bool:
-        """Return True if all known agents are done, upon which RLlib ends the episode, even if new agents join."""
+        """Return True if all known agents are done. RLlib then ends the episode, even if new agents join."""
         lane_of = self._parts.table.envs[record.env_index].lane_of
         return bool(record.order) and all(terminateds.get(agent) or truncateds.get(agent) for agent in lane_of)
 

@@ -154,7 +154,7 @@ class ToEnv:
         return batch
 
     def _listify(self, batch: dict) -> dict:
-        """Regroup like ListifyDataForVectorEnv: column -> a dict agent id -> item for each env."""
+        """For each column, return a list with a dict (agent id -> item) per env, as ListifyDataForVectorEnv does."""
         place_of = {record.id_: place for place, record in reversed([*enumerate(self._parts.running())])}
         for column, by_key in batch.items():
             by_env: list[dict] = [{} for _ in self._parts.table.envs]

@@ -142,7 +142,7 @@ class EpisodeInView:
         return episode
 
     def late_attributes(self, _: int) -> dict[str, Any]:
-        """Build the full episode, which fills all slots, so that none remains to be returned."""
+        """Build the full episode and return an empty dict: building already sets every slot."""
         self.build()
         return {}
 

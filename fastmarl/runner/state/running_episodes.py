@@ -49,7 +49,7 @@ def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[in
 
 
 def no_episodes() -> dict[str, Any]:
-    """Return the state of a runner without running episodes."""
+    """Return the state that stands for "no running episodes"."""
     return {
         "episodes": [],
         "agents": {name: np.zeros(0, dtype) for name, (_, dtype) in OF_AGENTS.items()},
