@@ -60,6 +60,8 @@ def curves_of(folder: pathlib.Path, column: str) -> tuple[np.ndarray, np.ndarray
         env_steps = "env_steps" if "env_steps" in rows[0] else "step"  # as a MetricsWriter writes it
         curves.append([np.array([float(row[name]) for row in rows]) for name in (env_steps, column)])
     steps = curves[0][0]
+    if steps[-1] - steps[-2] < (steps[-2] - steps[-3]) / 2:  # the row of a run's end follows another one closely
+        steps = steps[:-1]
     return steps, np.array([np.interp(steps, *curve) for curve in curves])
 
 
@@ -76,7 +78,7 @@ def draw(name: str, drawn: Picture) -> None:
         axes.set_ylabel(drawn.meaning, fontsize=9)
         axes.locator_params(axis="x", nbins=5)
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.legend(frameon=False)
+        axes.legend(framealpha=1, edgecolor="none")  # lines pass behind it
 
 
 def main() -> None:

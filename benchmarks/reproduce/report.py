@@ -97,7 +97,7 @@ def draw(results: Iterable[dict]) -> None:
                 axes.set_title(name.partition("-")[2], fontsize=9)
                 axes.set_xlabel("million env steps", fontsize=9)
             figure.axes[0].set_ylabel("mean return", fontsize=9)
-            figure.axes[0].legend(frameon=False)
+            figure.axes[0].legend(framealpha=1, edgecolor="none")
 
 
 def main() -> None:
