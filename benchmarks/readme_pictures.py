@@ -3,7 +3,8 @@
     python benchmarks/readme_pictures.py speed
     python benchmarks/readme_pictures.py learning_curve
 
-Speeds are those in results/peers.json, times those in results/benchmarks.md; the loop is run with three seeds.
+Speeds are those in results/peers_spread.json, times those in results/time_to_return.json; the loop is run with three
+seeds.
 """
 
 import argparse
@@ -18,21 +19,24 @@ import torch
 from fastmarl.report.plots import LIMIT, OTHERS, OURS, bars, picture
 
 ROOT = pathlib.Path(__file__).parents[1]
-PEERS, BENCHMARKS = ROOT / "benchmarks/results/peers.json", ROOT / "benchmarks/results/benchmarks.md"
+RESULTS = ROOT / "benchmarks/results"
+PEERS, TIMES = RESULTS / "peers_spread.json", RESULTS / "time_to_return.json"
 IMAGES = ROOT / "docs" / "images"
-SAMPLERS = {  # in peers.json -> in the picture
+SAMPLERS = {  # in peers_spread.json -> in the picture
     "fastmarl": "fastmarl",
     "fastmarl-rllib": "RLlib with fastmarl",
     "pufferlib": "PufferLib 3",
+    "supersuit": "SuperSuit",
     "sample-factory": "Sample Factory",
     "rllib": "RLlib",
     "torchrl": "TorchRL",
 }
-LEARNERS = {  # in benchmarks.md -> in the picture
-    "fastmarl, environment compiled (`fastmarl.simple_spread`)": "fastmarl, compiled env",
+LEARNERS = {  # in time_to_return.json -> in the picture
+    "fastmarl, environment compiled": "fastmarl, compiled env",
+    "JAX": "JAX, env in JAX *",
     "fastmarl": "fastmarl",
-    "PPO after CleanRL, environments by SuperSuit": "SuperSuit, CleanRL's PPO",
-    "RLlib, the same, exact": "RLlib with fastmarl",
+    "RLlib, both of ours exact": "RLlib with fastmarl",
+    "SuperSuit and a PyTorch loop": "SuperSuit, CleanRL's PPO",
     "RLlib": "RLlib",
     "TorchRL": "TorchRL",
 }
@@ -44,15 +48,17 @@ RANDOM, TRAINED = -79, -23  # returns of random play, and of examples/ippo.py af
 def draw_speed() -> None:
     """Draw agent steps per second, and below them CPU seconds of training to the same return."""
     speeds = {name: speed_of(name) for name in SAMPLERS}
-    rows = re.findall(r"^\| ([^|]+) \| (\d+) s \| [\d.]+ \| [\d,]+ \|", BENCHMARKS.read_text(), re.MULTILINE)
-    seconds = {name: int(dict(rows)[name]) for name in LEARNERS}
-    with picture(IMAGES / "speed.png", 8, 4.6) as figure:
+    runs = json.loads(TIMES.read_text())
+    seconds = {name: statistics.median(run["cpu_seconds"] for run in runs[name]) for name in LEARNERS}
+    with picture(IMAGES / "speed.png", 8, 5.2) as figure:
         above, below = figure.subplots(2)
         draw_bars(above, SAMPLERS, speeds, "{:,.0f}")
         above.set_title("simple_spread_v3, 8 copies in one process: agent steps per second", loc="left", fontsize=10)
-        draw_bars(below, LEARNERS, seconds, "{} s")
+        draw_bars(below, LEARNERS, seconds, "{:.0f} s")
         below.set_title(
-            "PPO on simple_spread_v3 to a mean return of -45: CPU time, less is better", loc="left", fontsize=10
+            "PPO on simple_spread_v3 to a return of -45: CPU time (* and 7 s to compile)",
+            loc="left",
+            fontsize=10,
         )
 
 

@@ -1,4 +1,4 @@
-"""Compare the speed of a runner with its limit: the bare environments and networks. See `measure_relative_speed()`."""
+"""Speed of a runner relative to the bare environments and networks, its limit. See `measure_relative_speed()`."""
 
 from typing import TYPE_CHECKING
 

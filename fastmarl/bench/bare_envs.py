@@ -1,4 +1,4 @@
-"""Environments in a bare loop with ready-made actions: a lower bound for the time of a runner."""
+"""Environments in a bare loop with ready-made actions, a lower bound for the time of a runner."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ def bare_envs(envs: list[Any], seed: int, seconds: float, most_calls: int = MAX_
 
 
 class BareEnvs:
-    """Environments in a bare loop. Legal random actions are recorded once; `run` replays them, timed.
+    """Environments in a bare loop. Legal random actions are recorded once; `run()` replays and times them.
 
     Args:
         envs: Environments of a runner; adapters are removed.
         seed: Seed of the first reset. As in a runner, every reset has a seed, so all runs are identical.
         seconds: Approximate duration of the recorded steps, rounded to multiples of TICKS_PER_CALL ticks.
-        given: Converts a legal action, an int for Discrete, to the action that a runner would pass to an env.
+        given: Function that converts a legal action (an int for Discrete) to the action that a runner would pass to an
+            env.
         most_calls: Maximum number of multiples of TICKS_PER_CALL ticks.
     """
 
@@ -110,13 +111,13 @@ class BareEnvs:
 
 
 class BareBatch:
-    """A batch of environments in a bare loop. Random actions are sampled once; `run` replays them, timed.
+    """A batch of environments in a bare loop. Random actions are sampled once; `run()` replays and times them.
 
     Copies made by adapters are included.
 
     Args:
         env: Batch of a runner.
-        seed: Env i is first reset with `seed + i`; later resets are seeded if they are in a runner.
+        seed: Env i is first reset with `seed + i`; later resets are seeded if a runner would seed them.
         seconds: Approximate duration of a run, rounded to multiples of TICKS_PER_CALL ticks.
         most_calls: Maximum number of multiples of TICKS_PER_CALL ticks.
     """
@@ -168,7 +169,7 @@ class BareBatch:
         self._acting = {name: group.present.copy() for name, group in out.groups.items()}
 
     def _step(self, tick: int) -> np.ndarray:
-        """Step all envs and reset those whose episodes are over: bool [E]."""
+        """Step all envs, reset finished ones, and return whether each has finished, bool [E]."""
         actions = map_struct(np.copy, self._actions[tick % READY_ACTIONS])
         out = self._cleared()
         self._env.step(actions, out)
@@ -181,7 +182,7 @@ class BareBatch:
         return over
 
     def _cleared(self) -> StepArrays:
-        """Return the arrays in the state expected by an env."""
+        """Return the arrays in the state that an env expects."""
         out = self._out
         for group in out.groups.values():
             group.rewards[...] = 0.0
@@ -200,7 +201,7 @@ class BareBatch:
 
 
 def _check_acted(loop: BareEnvs | BareBatch) -> None:
-    """Check that agents have acted, since times are divided by their steps.
+    """Check that agents have acted, because times are divided by the number of their steps.
 
     Raises:
         EnvCheckError: If no agent has acted.
@@ -216,7 +217,7 @@ def _without_adapter(env: Any) -> Any:
 
 
 def _bare_calls(env: Any, actions: dict | None, seed: int, came: tuple) -> list[Callable[[], Any]]:
-    """Return the calls of a plain loop for this step, or for a reset if there are no actions.
+    """Return the calls that a plain loop makes for this step, or for a reset if `actions` is None.
 
     With an AECEnv, the loop includes the turns of ended agents.
     """
@@ -232,13 +233,13 @@ def _bare_calls(env: Any, actions: dict | None, seed: int, came: tuple) -> list[
 
 
 def _who_acts(came: tuple) -> dict[Any, Any]:
-    """Return the agents to act next, from a result of reset() or step(), with their action masks, if any."""
+    """Return agent id -> action mask or None for the agents that act after this result of reset() or step()."""
     obs, infos = came[0], came[-1]
     ended = {agent for flags in came[2:4] for agent, has_ended in flags.items() if has_ended}
     return {agent: action_mask(value, infos.get(agent)) for agent, value in obs.items() if agent not in ended}
 
 
 def _is_over(step: tuple) -> bool:
-    """Return True if the episode is over, from a result of step()."""
+    """Return whether the episode is over according to a result of step()."""
     _, _, terminateds, truncateds, _ = step
     return terminateds["__all__"] or truncateds.get("__all__", False)

@@ -1,4 +1,4 @@
-"""Modules in a bare loop, on the observation batches made by a runner."""
+"""Modules in a bare loop, with the observation batches of a runner."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def watched_calls(modules: Mapping[str, Any], sample: Callable[[], Any]) -> tupl
     """Record the forward passes of modules during a call of sample().
 
     Returns:
-        The module id and batch of each forward pass, and their total number of rows. Batches of the same size are
-        copies of the first one.
+        List of (module id, batch) for each forward pass, and their total number of rows. Batches of a module with the
+        same size are copies of the first one.
     """
     calls: list[tuple[str, dict]] = []
     batches: dict[tuple[str, int], dict] = {}
@@ -48,7 +48,7 @@ def watched_calls(modules: Mapping[str, Any], sample: Callable[[], Any]) -> tupl
 
 
 class BareNetwork:
-    """The modules of a runner without the runner: they replay the forward passes of a call of its `sample()`."""
+    """The modules of a runner, which replay the forward passes of a call of `sample()` without the runner."""
 
     def __init__(self, runner: MultiAgentEnvRunner):
         assert runner.module is not None
@@ -81,7 +81,7 @@ class BareNetwork:
 
 
 def sample_as_torch_does(dist: Any, logits: torch.Tensor, generator: torch.Generator) -> None:
-    """Sample actions with torch.distributions, like most training loops; other distributions are ours."""
+    """Sample actions with torch.distributions, like most training loops, or with our distributions if it has none."""
     if dist is Categorical:
         chosen: torch.distributions.Distribution = torch.distributions.Categorical(logits=logits)
     elif dist is DiagGaussian:
@@ -100,7 +100,7 @@ def sample_as_we_do(dist: Any, logits: torch.Tensor, generator: torch.Generator)
 
 @contextmanager
 def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Turn dropout and the like off, and restore the mode of each submodule at the end."""
+    """Turn off dropout and similar layers, and restore the mode of each submodule at the end."""
     training = [submodule for submodule in module.modules() if submodule.training]
     if training:
         module.eval()

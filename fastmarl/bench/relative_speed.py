@@ -1,4 +1,4 @@
-"""Measure how close a runner comes to the limit set by its environments and modules.
+"""Measurements of how close a runner comes to the limit set by its environments and modules.
 
 The limit is a bare loop that steps the same environments with ready-made actions, plus forward passes of the same
 modules on ready-made batches, one per forward pass of the runner, with actions and log-probabilities from
@@ -63,19 +63,19 @@ class RelativeSpeed:
 
 
 def measure_relative_speed(config: EnvRunnerConfig, *, rounds: int = 5, seconds: float = 1.0) -> RelativeSpeed:
-    """Measure a runner of `config` and its limit alternately, in this process, each in a single thread.
+    """Measure a runner with this config and its limit alternately, in this process, each in a single thread.
 
     Args:
-        config: Config of the runner; if it has no seed, it gets seed 0.
+        config: Config of the runner; seed 0 is used if it has none.
         rounds: Number of rounds; each times the environments, the modules and the runner once.
-        seconds: Approximate time limit for each of these; at least 128 steps of every environment are made.
+        seconds: Approximate time limit for each measurement; at least 128 steps of every environment are made.
 
     Returns:
         The medians over the rounds.
 
     Raises:
-        EnvCheckError: If different agents act after the same `reset(seed)` and the same actions, so the environment
-            cannot be stepped with ready-made actions.
+        EnvCheckError: If the environment cannot be stepped with ready-made actions, because different agents act after
+            the same `reset(seed)` and the same actions.
     """
     config = replace(config, seed=0 if config.seed is None else config.seed, num_threads=1)
     with one_torch_thread():

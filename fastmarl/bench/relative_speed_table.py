@@ -1,4 +1,4 @@
-"""The default table of `fastmarl bench relative-speed`: a real env, one without costs, and one with many agents."""
+"""Default table of `fastmarl bench relative-speed`, with a real env, one without costs, and one with many agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Step = tuple[dict, dict, dict, dict, dict]
 
 
 class ReadyDicts(MultiAgentEnv):
-    """Returns ready-made dicts, so that all time is spent in the sampler.
+    """An env that returns ready-made dicts, so that all time is spent in the sampler.
 
     Args:
         config: "agents": number of agents (2); "size": observation size (18); "actions": size of the Discrete action

@@ -39,7 +39,7 @@ SCALING_COLUMNS = {  # next to the size
 
 
 def relative_speed_tables(figures: Figures) -> list[Table]:
-    """Return the table of the only section, "figures": fields of `RelativeSpeed`, and the name of the environment."""
+    """Return the table of the section "figures", whose rows have an environment name and fields of `RelativeSpeed`."""
     rows = figures["figures"]
     title = (
         f"µs per agent step, medians of {len(rows[0]['rounds'])} rounds, one torch thread; own: the bare loop draws "
@@ -67,7 +67,7 @@ def order_in_series(row: Row) -> tuple:
 
 
 def scaling_tables(figures: Figures) -> list[Table]:
-    """Return one table per series, from the only section "series"; times are in microseconds."""
+    """Return a table for each series in the section "series", with times in microseconds."""
     return [Table.of("", {"size": (TITLES[name], ",d"), **SCALING_COLUMNS}, rows) for name, rows in _by_name(figures)]
 
 

@@ -1,4 +1,4 @@
-"""Measure the dependence of speed on the number of agents, environments, network units and worker processes."""
+"""Measurements of speed for different numbers of agents, environments, network units and worker processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ReadyArrays(ArrayEnv):
 
 @dataclass(frozen=True)
 class Series:
-    """A series of measurements in which one size varies."""
+    """A series of measurements that differ in one size."""
 
     sizes: tuple[int, ...]
     config: Callable[[int], dict[str, Any]]
@@ -85,7 +85,7 @@ SERIES = {
 def measure_series(
     name: str, *, rounds: int = 3, seconds: float = 0.2, progress: Callable[[str], None] = lambda text: None
 ) -> Iterator[Row]:
-    """Yield "series", "size" and the fields of `RelativeSpeed` for each size, once it is measured."""
+    """Measure each size of a series and yield a dict of "series", "size" and the fields of `RelativeSpeed`."""
     series = SERIES[name]
     for size in series.sizes:
         progress(f"measuring {size:,} {TITLES[name]}")

@@ -1,4 +1,4 @@
-"""The `fastmarl` command. Larger subcommands have separate modules; no other package prints."""
+"""The `fastmarl` command. Larger subcommands have modules of their own; no other package prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fastmarl.report.records import build, versions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns and raises like `Parser.run()`."""
+    """Run the command; see `Parser.run()` for exit codes and exceptions."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     given = sys.argv[1:] if argv is None else list(argv)
     with EndSignals() as signals:

@@ -31,13 +31,13 @@ ENV_HELP = (
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong argument in a single line and suggests similar names."""
+    """An argument parser that reports errors in a single line, and suggests similar names."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Report unknown options before missing ones, which may be just misspelt."""
+        """Parse like the base class, but report unknown options first, since a missing one may just be misspelt."""
         given = list(sys.argv[1:] if args is None else args)
         if self._subparsers is None:
             for text in given[: given.index("--")] if "--" in given else given:
@@ -62,8 +62,8 @@ class Parser(argparse.ArgumentParser):
         """Run the command named in the arguments, and report errors in a single line.
 
         Returns:
-            The exit code: 0 for success; 1, or `error_code` of the command, after a reported error; 130 after Ctrl-C,
-            when available results have been shown. Commands that check something have further codes.
+            The exit code: 0 for success; 1, or the `error_code` of the command, after a reported error; 130 after
+            Ctrl-C, once available results have been shown. Commands that check something have further codes.
 
         Raises:
             SystemExit: For wrong arguments (2), and for --help and --version (0).
@@ -93,7 +93,7 @@ def in_one_line(error: object) -> str:
 
 
 def _where(error: Exception) -> str:
-    """Return type and text of an error, and the line of user code that raised it."""
+    """Describe an error: its type and text, and the line of user code that raised it."""
     from fastmarl.testing.report import own_frame
 
     frame = own_frame(error)
@@ -150,7 +150,7 @@ def json_object(text: str) -> dict:
 
 
 def output_file(suffixes: tuple[str, ...], text: str) -> Path:
-    """Return the path of a writable file or stream; missing parent directories are created."""
+    """Parse the path of a file or stream, check that it is writable, and create missing parent directories."""
     path = Path(text)
     if is_stream(path):
         return path
@@ -168,7 +168,7 @@ def output_file(suffixes: tuple[str, ...], text: str) -> Path:
 
 
 def existing_folder(text: str) -> Path:
-    """Return the path of an existing directory."""
+    """Parse the path of an existing directory."""
     path = Path(text)
     if path.is_dir():
         return path
@@ -178,7 +178,7 @@ def existing_folder(text: str) -> Path:
 
 
 def _like(path: Path) -> list[str]:
-    """Return existing paths with a similar spelling, correcting the first missing part."""
+    """Return existing paths with a similar spelling of the first missing part."""
     parents = [each for each in path.parents if each.is_dir()]
     if not parents or not path.name:
         return []
@@ -195,7 +195,7 @@ markdown_file = partial(output_file, (".md",))
 def add_env_arguments(
     parser: argparse.ArgumentParser, num_envs: int, *, needs_env: bool = True, limit: str = "never", rule: str = "error"
 ) -> None:
-    """Add options for the environments, their number, the course of episodes, the device of modules, and the seed."""
+    """Add the options for environments, their number, episode rules, the device of modules, and the seed."""
     parser.add_argument("--env", required=needs_env, metavar="NAME", help=ENV_HELP)
     parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
     add_episode_rules(parser, limit, rule)
@@ -205,7 +205,7 @@ def add_env_arguments(
 
 
 def add_episode_rules(parser: Any, limit: str = "never", rule: str = "error") -> None:
-    """Add options for the course of episodes; `limit` and `rule` describe the defaults."""
+    """Add the options for episode rules; `limit` and `rule` are texts for the defaults."""
     parser.add_argument("--max-steps", type=positive, metavar="N", help=f"env steps after which an episode is cut "
                         f"(default: {limit})")  # fmt: skip
     parser.add_argument("--respawn", action="store_true", help="a finished agent that is observed again begins a new "
@@ -215,7 +215,7 @@ def add_episode_rules(parser: Any, limit: str = "never", rule: str = "error") ->
 
 
 def add_env_workers(parser: Any) -> None:
-    """Add --num-env-workers, where None means the current process."""
+    """Add --num-env-workers, whose default, None, means the current process."""
     parser.add_argument("--num-env-workers", type=natural, metavar="N", help="step the environments in N worker "
                         "processes; 0: one for each core (default: in this process)")  # fmt: skip
 
@@ -244,7 +244,7 @@ def runner_config(args: argparse.Namespace, **options: Any) -> Any:
 
 
 def env_of(name: str, max_steps: int | None) -> Any:
-    """Return the named environment in the form for `EnvRunnerConfig(env=...)`, with the limit, if any."""
+    """Return the named environment for `EnvRunnerConfig(env=...)`, with a time limit if `max_steps` is given."""
     from fastmarl.core.envs.time_limit import time_limited
 
     return name if max_steps is None else time_limited(name, max_steps)
@@ -253,7 +253,7 @@ def env_of(name: str, max_steps: int | None) -> Any:
 def search_current_folder(env_name: str) -> None:
     """Make "package.module:Name" importable from the current directory, as with `python -m`, also in worker processes.
 
-    Known packages are excluded: their names need no --trust, and the directory may be untrusted.
+    Known packages are never imported from there: their names need no --trust, and the directory may be untrusted.
     """
     from fastmarl.core.envs.registry import is_known
 

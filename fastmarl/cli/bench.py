@@ -1,4 +1,4 @@
-"""`fastmarl bench`: measurements, shown and written even if a later one fails."""
+"""`fastmarl bench`: benchmarks whose results are shown and written even if a later measurement fails."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ class Benchmark:
     name: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    """Adds the options of this benchmark."""
+    """Function that adds the options of this benchmark."""
     measure: Callable[[argparse.Namespace, Callable[[str], None]], Iterator[tuple[str, Row]]]
-    """Yields (section, row) after each measurement, and announces each one to the given function. Raises a ConfigError
-    first if the arguments are invalid."""
+    """Function that yields (section, row) after each measurement, and passes a text before each to its second argument.
+
+    It raises a ConfigError before measuring if the arguments are invalid.
+    """
     tables: Callable[[Figures], list[Table]]
     draw: Callable[[Figures, Path], None]
     above: str = ""
@@ -53,7 +55,7 @@ class Benchmark:
         self._fill(commands.add_parser(self.name, help=self.help))
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run the benchmark as a separate command, `python -m benchmarks.NAME`; returns like `fastmarl.cli.main()`."""
+        """Run the benchmark as a separate command, `python -m benchmarks.NAME`; return the exit code."""
         parser = Parser(prog=f"python -m benchmarks.{self.name}", description=self.help)
         self._fill(parser)
         return parser.run(argv)
@@ -67,7 +69,7 @@ class Benchmark:
         parser.set_defaults(run=self.run)
 
     def run(self, args: argparse.Namespace, terminal: Terminal) -> int:
-        """Measure, record, show, write and draw; after Ctrl-C or an error, use the results available."""
+        """Measure, then record, show, write and plot the results; after Ctrl-C or an error, those available."""
         file = RecordFile(args.json, f"bench {self.name}")
         file.merged({}, self.orders)  # detects an invalid file before the work
         if args.plot:

@@ -1,4 +1,4 @@
-"""`fastmarl evaluate` and `fastmarl tournament`: play with policies of training runs and checkpoints."""
+"""`fastmarl evaluate` and `fastmarl tournament`: play with the policies of training runs and checkpoints."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _add_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
 
 
 def _complete(args: argparse.Namespace, runs: Mapping[str, argparse.Namespace | None]) -> None:
-    """Complete --env, --env-config and the rules of episodes from the runs of the players.
+    """Fill in --env, --env-config and the episode rules from the training runs of the players.
 
     Raises:
         ConfigError: If no environment, or more than one, can be found.
@@ -177,9 +177,9 @@ def _policy_in(
 
     Args:
         folder: Directory of a run or a checkpoint.
-        trust: Import code named in the run options.
-        module_of: Agent id as text -> module id. Other agents use the mapping of the run or, outside of runs, the
-            module with the name of the agent.
+        trust: True to import code named in the run options.
+        module_of: Agent id as text -> module id. All other agents use the mapping of the run or, outside of runs, the
+            module named like the agent.
 
     Raises:
         CheckpointError: If there is no checkpoint, or it needs custom modules or connectors.

@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
-    """List the episodes, or replay one and show it."""
+    """List the recorded episodes, or replay one of them and show its returns."""
     from fastmarl.replays import Recording, replay
 
     if args.video and args.episode is None:

@@ -1,4 +1,4 @@
-"""`fastmarl rllib-check`: check if the drop-in replacement accelerates a config."""
+"""`fastmarl rllib-check`: check whether the drop-in replacement accelerates a config."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _config_at(name: str) -> Any:
-    """Import the object "package.module:name"; a function is called.
+    """Import the object "package.module:name"; if it is a function, call it and return the result.
 
     Raises:
         ConfigError: If the object does not exist.
@@ -57,7 +57,7 @@ def _config_at(name: str) -> Any:
 
 
 def _called(function: Any, name: str) -> Any:
-    """Call a function without arguments; returns its result."""
+    """Call a function without arguments; return its result."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Training runs given to commands as directories: their options, and the policies in their checkpoints."""
+"""Reads the training runs that commands take as directories: their options, and policies in checkpoints."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def example(name: str) -> ModuleType:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Read run.json in a directory, or of the run to which a checkpoint belongs.
+    """Read run.json of the run that a run directory or checkpoint belongs to.
 
     Raises:
-        CheckpointError: If it is missing or damaged.
+        CheckpointError: If the file is missing or damaged.
     """
     from fastmarl.training.run_folder import RunFolder, run_of
 
@@ -56,9 +56,9 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def check_trust(args: argparse.Namespace, folder: Path) -> None:
-    """Raise ConfigError if options from a file name user code that has not been trusted before.
+    """Raise ConfigError if options from a file name user code that was never trusted; with --trust, remember it.
 
-    The directory may be untrusted, and importing such a name would run arbitrary code.
+    The directory may be untrusted, and importing such code could run anything.
     """
     from fastmarl.core.envs.registry import may_be_named_by_a_file
 
@@ -71,9 +71,9 @@ def check_trust(args: argparse.Namespace, folder: Path) -> None:
 
 
 def remember_trust(args: argparse.Namespace, folder: Path) -> None:
-    """Allow later commands to import the user code named in these options, if they come from this directory.
+    """Allow later commands to import the user code that these options, read from this directory, name.
 
-    If the user has no home directory, or it is read-only, these commands need --trust.
+    Without a writable home directory nothing is remembered, and later commands need --trust.
     """
     from fastmarl.core.envs.registry import is_known
 
@@ -92,7 +92,7 @@ def _is_trusted(args: argparse.Namespace, folder: Path) -> bool:
 
 
 def _trust_file(args: argparse.Namespace, folder: Path) -> Path:
-    """Return the file that exists if the options in the directory were trusted.
+    """Return the path of a file that exists if the options in the directory were trusted.
 
     Its name depends on the imported objects, the arguments passed to them, and the current directory, from which they
     may be imported.
@@ -109,7 +109,7 @@ def _trust_file(args: argparse.Namespace, folder: Path) -> Path:
 
 
 def rules_of_play(args: argparse.Namespace) -> dict[str, Any]:
-    """Return options of `EnvRunnerConfig` for the env and for the course of its episodes, which all end."""
+    """Return the `EnvRunnerConfig` options for the env and its episode rules, with a limit on the episode length."""
     return {
         "env": env_of(args.env, args.max_steps or MAX_STEPS),
         "env_config": args.env_config,
@@ -119,7 +119,7 @@ def rules_of_play(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def note_of_limit(lengths: np.ndarray, args: argparse.Namespace) -> list[str]:
-    """Return a sentence about the episodes cut by the limit of `rules_of_play()`; empty if there are none."""
+    """Return a list with a sentence about episodes cut by the limit of `rules_of_play()`, empty if none was cut."""
     limit = args.max_steps or MAX_STEPS
     cut = int((lengths >= limit).sum())
     return [f"{cut:,} of {len(lengths):,} episodes reached the limit of {limit:,} env steps (--max-steps)"] * (cut > 0)
@@ -136,9 +136,9 @@ def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Pa
 
 
 def policy_of_runner(runner: Any) -> Any:
-    """Return the `fastmarl.Policy` of the runner of a run.
+    """Return the `fastmarl.Policy` of the runner of a training run.
 
-    Its reward scale is 1: networks of these algorithms do not take rewards as input.
+    The reward scale is set to 1, because the networks of these algorithms do not take rewards as input.
     """
     from fastmarl.play.policy import Policy
 
@@ -147,7 +147,7 @@ def policy_of_runner(runner: Any) -> Any:
 
 
 def evaluation_of(policy: Any, args: argparse.Namespace) -> Any:
-    """Return the `fastmarl.Evaluation` of the policy of a run."""
+    """Evaluate the policy of a training run; return a `fastmarl.Evaluation`."""
     from fastmarl.play.arena.evaluation import evaluate
 
     return evaluate(

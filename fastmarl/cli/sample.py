@@ -1,4 +1,4 @@
-"""`fastmarl sample`: sampling speed, and the fraction of time per stage."""
+"""`fastmarl sample`: measure the sampling speed, and the fraction of time per stage."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Sample, compare with a bare loop, show and save.
+    """Sample, compare the speed with a bare loop, then show and save the results.
 
     Raises:
-        KeyboardInterrupt: After Ctrl-C, when available results have been shown and saved.
+        KeyboardInterrupt: After Ctrl-C, once the available results have been shown and saved.
     """
     import torch
 
@@ -109,7 +109,7 @@ def _sample(runner: Any, steps: int, figures: dict[str, Any], terminal: Terminal
 
 
 def _warm_up(runner: Any) -> None:
-    """Sample a few ticks, so that kernels are compiled; ends of episodes use additional kernels."""
+    """Sample a few ticks, so that kernels are compiled, including the kernels used at the end of episodes."""
     runner.sample(num_timesteps=runner.num_envs)
     begun, ticks = perf_counter(), 1
     while ticks < WARM_TICKS and perf_counter() - begun < WARM_SECONDS:
@@ -143,7 +143,7 @@ def _report(args: argparse.Namespace, figures: dict[str, Any], terminal: Termina
 
 
 def _summary_table(title: str, figures: dict[str, Any]) -> Table:
-    """Return a table of the figures, with the comparison with a bare loop."""
+    """Return a table of the figures, including the comparison with a bare loop."""
     rows = [(name, f"{figures[key]:{form}}") for key, name, form in SUMMARY if key in figures]
     if (relative_speed := figures.get("relative_speed")) is not None:
         bare, ours = (f"{1e6 / us:,.0f}" for us in relative_speed["median_round_us"])
@@ -158,7 +158,7 @@ def _summary_table(title: str, figures: dict[str, Any]) -> Table:
 
 
 def _stage_table(stage_ms: dict[str, float]) -> Table:
-    """Return a table with milliseconds per tick and the fraction of time per stage."""
+    """Return a table with the milliseconds per tick, and the fraction of time, of each stage."""
     total = sum(stage_ms.values()) or 1.0
     columns = {"stage": ("stage", ""), "ms": ("ms per tick", ".4f"), "share": ("share", ".1%")}
     figures = [{"stage": stage, "ms": ms, "share": ms / total} for stage, ms in stage_ms.items()]

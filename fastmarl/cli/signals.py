@@ -11,9 +11,9 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 class EndSignals:
-    """Notes Ctrl-C and SIGTERM in a `with` block instead of interrupting it; a second signal interrupts.
+    """Context manager that records Ctrl-C or SIGTERM instead of interrupting its block; a second signal interrupts.
 
-    Imports also belong in the block: an interrupt in a callback of compiled code may be lost there.
+    Put imports into the block also, because they may lose an interrupt that arrives in a callback of compiled code.
 
     Attributes:
         received: Number of the signal, or None.
@@ -32,7 +32,7 @@ class EndSignals:
         self.release()
 
     def release(self) -> None:
-        """Restore the signal handling from before the block."""
+        """Restore the signal handlers from before the block."""
         while self._before:
             signal.signal(*self._before.popitem())
 

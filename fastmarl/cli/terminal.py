@@ -1,4 +1,4 @@
-"""Output of commands: results to stdout, progress to stderr, in plain text if rich is not installed."""
+"""Output of commands: results on stdout, progress on stderr, as plain text if rich is not installed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Terminal:
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show the current activity on stderr; yields a function that replaces the text."""
+        """Show the current activity on stderr; yield a function that replaces the text."""
         self._write_over(text)
         try:
             yield self._write_over
@@ -42,7 +42,7 @@ class Terminal:
 
     @contextmanager
     def progress(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show progress towards `total` on stderr; yields a function that adds to it."""
+        """Show the progress towards `total` on stderr; yield a function that adds to the progress."""
         done = 0
 
         def add(n: int) -> None:

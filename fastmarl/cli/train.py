@@ -43,7 +43,7 @@ SIGNALLED = 128  # + the signal number is the exit code, as in shells
 
 
 def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
-    """Run an example as a separate command; returns like `fastmarl.cli.main()`."""
+    """Run an example as a separate command; return the exit code, as `fastmarl.cli.main()`."""
     with EndSignals() as signals:
         parser = Parser(prog=f"python {sys.argv[0]}", description=algorithm.help)
         _fill(parser, algorithm, signals)
@@ -51,7 +51,7 @@ def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
 
 
 def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
-    """Add the command with the options of the algorithm in `argv`; the options of all algorithms would need torch."""
+    """Add the command, with only the options of the algorithm named in `argv`: loading all of them would need torch."""
     parser = commands.add_parser(
         "train", help=f"train with {', '.join(ALGORITHMS)}; write curve, picture and checkpoints; resume"
     )
@@ -84,7 +84,7 @@ def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
 
 
 def _resumed(argv: Sequence[str], parser: Parser) -> Path | None:
-    """Return the directory of --resume before the other options are known."""
+    """Return the directory given by --resume, before other options are parsed."""
     alone = argparse.ArgumentParser(add_help=False, prog=parser.prog)
     alone.error = parser.error  # type: ignore[method-assign]
     alone.add_argument("--resume", type=existing_folder)
@@ -104,7 +104,7 @@ def _run(
     parsed: argparse.Namespace,
     terminal: Terminal,
 ) -> int:
-    """Train, show and draw; after a signal, show how to resume."""
+    """Train, then show and plot the results; after a signal, show how to resume the run."""
     from fastmarl.training.run_folder import RunFolder
 
     given = {name: value for name, value in vars(parsed).items() if name in defaults}
@@ -205,7 +205,7 @@ def _metrics_of(found: Evaluation) -> dict[str, float]:
 
 
 def _show_progress(change: Callable[[str], None], progress: Progress) -> None:
-    """Show the progress of the run: in place on a terminal, otherwise as a new line."""
+    """Show the progress of the run, in place on a terminal and as a new line elsewhere."""
     minutes, seconds = divmod(round(progress.seconds_left), 60)
     line = (
         f"{progress.env_steps:,} env steps, {progress.env_steps / progress.total:.0%}  mean return "
@@ -218,7 +218,7 @@ def _show_progress(change: Callable[[str], None], progress: Progress) -> None:
 
 @contextmanager
 def _wandb(args: argparse.Namespace, folder: RunFolder) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
-    """Send rows of the curve to Weights & Biases, if --wandb is given."""
+    """Yield a function that sends rows of the learning curve to Weights & Biases, if --wandb is given."""
     if not args.wandb:
         yield lambda step, metrics: None
         return
@@ -235,7 +235,7 @@ def _wandb(args: argparse.Namespace, folder: RunFolder) -> Iterator[Callable[[in
 
 
 def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, terminal: Terminal) -> None:
-    """Plot the curve, evaluate the last checkpoint, and show the returns."""
+    """Plot the learning curve, evaluate the last checkpoint, and show its returns."""
     from fastmarl.training.run_folder import CURVE, PICTURE
 
     if not args.no_plot:
@@ -254,7 +254,7 @@ def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, t
 
 
 def draw_curve(curve: Path, title: str, path: Path) -> None:
-    """Plot the mean return over env steps: the total, per policy if there are several, and of evaluations."""
+    """Plot mean returns over env steps: of all agents, of each policy if there are several, and of evaluations."""
     from fastmarl.training.loop import RETURN, RETURNS_OF_POLICIES
 
     rows = list(csv.DictReader(io.StringIO(read_file(curve).decode(), newline="")))

@@ -1,4 +1,4 @@
-"""Options of `fastmarl train` and of the examples it can run."""
+"""Options of `fastmarl train`, and of the examples that it runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> dict[s
     """Add all options to a parser.
 
     Returns:
-        Defaults of the options. They are omitted in parsing, so that a resumed run can tell which options were given.
+        Defaults of the options. Parsing leaves them out, so that a resumed run can tell which options were given.
     """
     num_before = len(parser._actions)
     _add_all(parser, algorithm)
@@ -96,7 +96,7 @@ def add_ppo_arguments(group: Any, *, fragment: int = 25) -> None:
     """Add the PPO options, which are the same in all PPO examples.
 
     Args:
-        group: A parser, or a group of its arguments.
+        group: A parser or an argument group.
         fragment: Default of --fragment.
     """
     group.add_argument("--fragment", type=positive, default=fragment, metavar="STEPS", help="env steps of each copy of "
@@ -149,7 +149,7 @@ def _policy(text: str) -> str:
 
 
 def parse_options(algorithm: Algorithm, argv: Sequence[str]) -> argparse.Namespace:
-    """Return the options of `fastmarl train ALGORITHM` with these arguments."""
+    """Parse the arguments of `fastmarl train ALGORITHM`; return all options, including defaults."""
     parser = Parser(prog=f"fastmarl train {algorithm.name}")
     defaults = add_options(parser, algorithm)
     args = argparse.Namespace(**{**defaults, **vars(parser.parse_args(argv))})
@@ -158,7 +158,7 @@ def parse_options(algorithm: Algorithm, argv: Sequence[str]) -> argparse.Namespa
 
 
 def check(algorithm: Algorithm, args: argparse.Namespace) -> None:
-    """Complete the options; raise ConfigError for invalid combinations."""
+    """Fill in `env_config` if it is missing; raise ConfigError for invalid combinations of options."""
     default = algorithm.defaults
     if args.env_config is None:
         args.env_config = default.get("env_config", {}) if args.env == default["env"] else {}
@@ -175,7 +175,7 @@ def check(algorithm: Algorithm, args: argparse.Namespace) -> None:
 
 
 def saved_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options to be saved in run.json."""
+    """Return the options to save in run.json."""
     return {name: value for name, value in vars(args).items() if name not in NOT_SAVED}
 
 
@@ -188,7 +188,7 @@ def with_saved(given: Mapping[str, Any], defaults: Mapping[str, Any], about: Map
         about: Content of run.json.
 
     Raises:
-        ConfigError: If the command line changes another option of the run, or has fewer steps.
+        ConfigError: If the command line changes any other option of the run, or lowers the number of steps.
         CheckpointError: If the saved options belong to another algorithm.
     """
     folder, saved = given["resume"], about["options"]

@@ -73,14 +73,15 @@ class EnvRunnerConfig:
     """"sync": envs are stepped sequentially in this process. "async": they are stepped in parallel in worker processes,
     with identical results; see docs/scaling.md."""
     num_env_workers: int = 0
-    """Number of worker processes in "async" mode, each with adjacent envs. 0: one per core, but at most one per env."""
+    """Number of worker processes in "async" mode, each with adjacent envs. 0 means one per core, but at most
+    one per env."""
     worker_num_splits: int = 1
     """Number of splits of the envs that alternate: while one is stepped, actions are computed for the next (double
     buffering, with 2). Meanwhile, batched envs are stepped in a separate thread; with single envs, "sync" does the same
     sequentially, with equal results. See docs/scaling.md."""
     env_batch_size: int | None = None
-    """In "async" mode, continue as soon as this many envs are ready; for envs of unequal speed. The selection is not
-    reproducible. None: wait for all envs (of a split)."""
+    """In "async" mode, continue as soon as this many envs are ready; useful for envs of unequal speed. Which envs these
+    are is not reproducible. None waits for all envs (of a split)."""
     env_worker_start_method: str = "spawn"
     """How workers are started: "spawn" (a fresh Python process that imports the env creator) or "fork" (faster, with a
     copy of this process; not after CUDA was used, or with threads that hold locks)."""
@@ -99,18 +100,19 @@ class EnvRunnerConfig:
 
     policies: Any = None
     """Module ids (a collection), or module id -> RLModuleSpec, torch.nn.Module or None (the default network).
-    None: one module, "default_policy"."""
+    None means one module, "default_policy"."""
     policy_mapping_fn: Callable[..., str] | None = None
-    """`(agent_id, episode) -> module id`, called once per agent and episode. None: all agents use the single module."""
+    """`(agent_id, episode) -> module id`, called once per agent and episode. None maps all agents to the single
+    module."""
     policies_to_train: Collection[str] | Callable[..., bool] | None = None
-    """Module ids, or `(module_id, batch or None) -> bool`, that select the modules to train. None: all."""
+    """Module ids, or `(module_id, batch or None) -> bool`, that select the modules to train. None selects all."""
     return_only_policies_to_train: bool = False
     """If True, `sample()` omits agents whose modules are not trained. Metrics still include them."""
     rl_module_spec: Any = None
     """RLModuleSpec of modules without one in `policies`, or a MultiRLModuleSpec with specs for some of them."""
     model_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of the default networks, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none.
-    An error if there is no such module."""
+    Options that no module uses are an error."""
     env_to_module_connector: Any = None
     """Converts observations to module inputs, see docs/connectors.md: a `fastmarl.connectors.EnvToModuleConnector`, a
     list of them, a function `(env, spaces, device)` that returns these for a module, or a dict of module id -> any of
@@ -122,13 +124,14 @@ class EnvRunnerConfig:
     reward_scale: float = 1.0
     """Factor applied to rewards before they are recorded; metrics report returns computed from the original rewards."""
     clip_rewards: bool | float | tuple[float, float] | None = None
-    """Applied after `reward_scale`. True: record only the sign; a number c: clip to [-c, c]; a pair: clip to these
+    """Applied after `reward_scale`. True records only the sign, a number c clips to [-c, c], and a pair clips to these
     bounds."""
     device: str = "cpu"
     """Device of the modules: "cpu", "cuda" (or "cuda:1"), or "auto" (a GPU if available)."""
     num_gpus_per_env_runner: float = 0
-    """Above 0: run modules on a GPU, even if `device` is "cpu". With a fraction f, 1 / f runners share each GPU but not
-    its memory: with several visible GPUs, runner `worker_index` uses index (worker_index - 1) * f, rounded down."""
+    """A number above 0 runs modules on a GPU, even if `device` is "cpu". With a fraction f, 1 / f runners share each
+    GPU but not its memory: with several visible GPUs, runner `worker_index` uses index (worker_index - 1) * f, rounded
+    down."""
     cuda_graphs: bool = True
     """On a GPU, launch the forward passes of all supported modules as a single CUDA graph, see docs/inference.md."""
     inference_dtype: str = "float32"
@@ -141,26 +144,27 @@ class EnvRunnerConfig:
     """`mode` of `torch.compile`."""
     native_inference: bool = True
     """On the CPU, run the forward passes of default networks in compiled code instead of torch if results are equal up
-    to rounding, see docs/inference.md. False: torch runs all modules."""
+    to rounding, see docs/inference.md. If False, torch runs all modules."""
     num_threads: int | None = None
-    """Number of threads for compiled forward passes over many rows; results do not depend on it. None: the cores
+    """Number of threads for compiled forward passes over many rows; results do not depend on it. None means the cores
     available to this process, at most 8; in a worker process of a group, its share of them."""
     explore: bool = True
-    """Sample actions in a sample() call without `explore`; False: choose the most likely actions."""
+    """Default for `explore` of sample(): True samples actions, False chooses the most likely ones."""
     normalize_actions: bool = True
-    """Modules act in [-1, 1]; bounded Box actions are scaled to the bounds of the space for the env."""
+    """Modules act in [-1, 1], and bounded Box actions are scaled to the bounds of the space for the env."""
     clip_actions: bool = False
-    """Without normalize_actions: clip Box actions to the bounds of the space for the env."""
+    """Without `normalize_actions`, clip Box actions to the bounds of the space for the env."""
 
     rollout_fragment_length: int | str = 200
-    """Env steps (or agent steps) per env in a sample() call without a number. "auto": the share of
-    `train_batch_size_per_learner` per env, see `get_rollout_fragment_length()`."""
+    """Env steps (or agent steps) per env in a sample() call without `num_timesteps` or `num_episodes`. "auto" means the
+    share of `train_batch_size_per_learner` per env, see `get_rollout_fragment_length()`."""
     train_batch_size_per_learner: int = 4000
-    """With rollout_fragment_length="auto": total steps of such a call across `num_env_runners` runners, per learner."""
+    """With rollout_fragment_length="auto", total steps per learner of such a call on `num_env_runners` runners."""
     num_learners: int = 0
-    """With rollout_fragment_length="auto": number of learners that consume the batches; 0 counts as one."""
+    """With rollout_fragment_length="auto", number of learners that consume the batches; 0 counts as one."""
     batch_mode: str = "truncate_episodes"
-    """"complete_episodes": a sample() call without a number returns one complete episode per env instead."""
+    """With "complete_episodes", a sample() call without `num_timesteps` or `num_episodes` returns one complete episode
+    per env instead."""
     count_steps_by: str = "env_steps"
     """Unit of `rollout_fragment_length` and `num_timesteps`: "env_steps" or "agent_steps"."""
     keep_float64: bool = False
@@ -191,19 +195,19 @@ class EnvRunnerConfig:
 
     seed: int | None = None
     """Every reset of an env gets a seed derived from (seed, worker_index, incarnation, env index, reset count). This
-    `reset_seed` and the actions reproduce an episode. None: envs are not seeded."""
+    `reset_seed` and the actions reproduce an episode. With None, envs are not seeded."""
     worker_index: int = 0
     """Runners with equal seeds but different worker_index use different random streams."""
     incarnation: int = 0
-    """How often the runner with this worker_index was rebuilt after it was lost. Each value has separate random
-    streams, so a rebuilt runner does not repeat earlier episodes."""
+    """Number of times that the runner with this worker_index was rebuilt after being lost. Each value has separate
+    random streams, so a rebuilt runner does not repeat earlier episodes."""
     in_evaluation: bool = False
     """True for an evaluation runner, which uses different random streams from a training runner with the same seed."""
     num_env_runners: int = 1
     """Number of runners that sample for one learner; set by the creator of a group. Modules that explore by a schedule
     receive as `t` the lifetime env steps of this runner, multiplied by this number."""
     metrics_num_episodes_for_smoothing: int = 100
-    """Number of most recent episodes that the means in `get_metrics()` cover."""
+    """Number of most recent episodes over which `get_metrics()` computes means."""
     callbacks_class: Any = None
     """A class with the `on_...` methods of RLlib, or a list of such classes."""
     callbacks_on_environment_created: Any = None
@@ -341,7 +345,7 @@ class EnvRunnerConfig:
         return "torch"
 
     def get_rollout_fragment_length(self, worker_index: int | None = None) -> int:
-        """Return the number of steps per env in a sample() call without a number.
+        """Return the number of steps per env in a sample() call without `num_timesteps` or `num_episodes`.
 
         With "auto", this is `total_train_batch_size` divided by the number of envs of all runners, but at least 1. Any
         remainder is distributed as one additional step per env over the first runners.
@@ -357,7 +361,7 @@ class EnvRunnerConfig:
         return max(1, length + ((index - 1) * envs < rest and rest > 0))
 
     def is_policy_to_train(self, module_id: str, batch: Any = None) -> bool:
-        """Apply `policies_to_train` to the module `module_id` (and to a batch, if it is a callable that takes one)."""
+        """Return True if `policies_to_train` selects the module `module_id`; a callable also receives `batch`."""
         chosen = self.policies_to_train
         if chosen is None:
             return True

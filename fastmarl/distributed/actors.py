@@ -7,7 +7,7 @@ from fastmarl.core.errors import EnvRunnerLostError, RemoteEnvRunnerError
 
 
 class ActorLost(Exception):
-    """Raised if an actor has exited or its result is lost. Its text completes a sentence, as in "has ended"."""
+    """Raised if an actor has exited or its result is lost. Its text is a predicate, such as "was closed"."""
 
 
 class Actors(Protocol):
@@ -16,10 +16,10 @@ class Actors(Protocol):
     Attributes:
         most_in_flight: Maximum number of sample() calls queued at an actor.
         lends_arrays: True if arrays in results are read-only views of memory not owned by the caller.
-        late_start: Advice, appended to the error about an actor that has not started in time.
-        runner_name: Name of a runner in errors, a format string that takes its index.
-        lost: (index, problem) -> error about an exited runner.
-        late: (index, problem) -> error about a timed-out runner.
+        late_start: Advice appended to the error about an actor that has not started in time.
+        runner_name: Format string that makes the name of a runner in errors from its index.
+        lost: Function (index, problem) -> error about an exited runner.
+        late: Function (index, problem) -> error about a timed-out runner.
     """
 
     most_in_flight: float = float("inf")
@@ -35,7 +35,7 @@ class Actors(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """True while actors can exist, that is, until the system running them is shut down."""
+        """True until the system that runs the actors is shut down."""
         return True
 
     def start(self) -> Any:
@@ -49,7 +49,7 @@ class Actors(Protocol):
         """
 
     def put(self, value: Any) -> Any:
-        """Return a reference to a copy of the value, for use in calls, or the value itself if it is copied later."""
+        """Return a reference to a copy of the value for use in calls, or the value itself if calls copy it."""
         return value
 
     def publish(self, weights: Any, seq_no: int) -> Any:
@@ -65,23 +65,23 @@ class Actors(Protocol):
         return weights
 
     def wait(self, references: Sequence[Any], num_returns: int, timeout_s: float) -> Sequence[Any]:
-        """Return references whose results have arrived, at most `num_returns`."""
+        """Return at most `num_returns` references with results, waiting up to `timeout_s` seconds for the first."""
 
     def is_answered(self, reference: Any) -> bool:
-        """Return True if there is a result, even if it is still in transit from another machine."""
+        """Return whether there is a result, even if it is still in transit from another machine."""
 
     def get(self, reference: Any) -> Any:
         """Return a result that has arrived.
 
         Raises:
-            ActorLost: If there will be no result.
+            ActorLost: If there will never be a result.
             HostFailure: If the host, in another process, raised an error.
             Exception: The error of the host, if it runs in this process, or an error while reading the result.
         """
 
     def kill(self, handle: Any) -> None:
-        """Kill an actor in any state. It may have exited already."""
+        """Kill an actor in any state, even if it has already exited."""
 
     def close(self) -> None:
-        """Request all actors to close their environments and exit; afterwards they are killed one by one."""
+        """Ask all actors to close their envs and exit; the caller then kills them one by one."""
         return

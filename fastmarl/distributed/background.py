@@ -1,4 +1,4 @@
-"""Sample in other processes while this process trains."""
+"""Sampling in other processes while this process trains."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
@@ -56,15 +56,15 @@ class BackgroundSampler(FleetOwner):
     An error or an interrupt in one of its methods closes the sampler.
 
     Args:
-        config: Config of the runners; `num_env_runners` is the number of processes unless it is set.
+        config: Config of the runners; if its `num_env_runners` is not set, the number of processes is used.
         make_batch: Function episodes -> nested dict of arrays, called in the processes.
-        join: Function that joins the batches of several processes, given as a list in process order.
+        join: Function that joins the batches of several processes, which it gets as a list in process order.
         processes: Number of processes, at least 1.
         max_policy_lag: See above; at least 0.
-        max_restarts: Maximum number of times a process that has exited or timed out is replaced before it delivers a
-            batch. Its replacement has another `incarnation`, and thus unused seeds.
+        max_restarts: How often in a row a process that has exited or timed out is replaced before it delivers a batch.
+            Each replacement has another `incarnation`, and thus unused seeds.
         start_method: "spawn" or "fork"; do not fork a process that has used CUDA.
-        timeout_s: Seconds that `next()` waits for a process, at least 0.001. Starting may take 300 s.
+        timeout_s: Seconds that `next()` waits for a process, at least 0.001. Starting has a separate limit of 300 s.
 
     Attributes:
         module: The modules, for training in this process.
@@ -142,7 +142,7 @@ class BackgroundSampler(FleetOwner):
         return self
 
     def __next__(self) -> Any:
-        """Return `next()`; the iterator has no end."""
+        """Return the result of `next()`; the iterator never ends."""
         return self.next()
 
     def set_weights(self, module: torch.nn.Module | Mapping[str, Any] | None = None) -> int:
@@ -153,11 +153,11 @@ class BackgroundSampler(FleetOwner):
                 possibly for some modules only; None uses `self.module`.
 
         Returns:
-            The version of the weights, above 0; rows sampled with them have it as "weights_seq_no".
+            The version of the weights, above 0, which is the "weights_seq_no" of rows sampled with them.
 
         Raises:
             ConfigError: If the weights belong to other modules; nothing is changed.
-            RunnerBusyError: If a signal handler called this recursively; the running call continues.
+            RunnerBusyError: If a signal handler calls this method while it is running; the running call continues.
             RunnerStoppedError: If the sampler is closed.
         """
         weights = dict(weights_by_module(self.module, self.module if module is None else module))
@@ -170,11 +170,11 @@ class BackgroundSampler(FleetOwner):
         """Return the combined metrics of all processes, in the format of `MultiAgentEnvRunner.get_metrics()`.
 
         Only batches used or dropped by `next()` count. "weights_seq_no" belongs to the last batch. Counts and sums are
-        added; means cover everything counted, and episode means the last `metrics_num_episodes_for_smoothing` episodes
-        of all processes.
+        added over processes. Means cover everything counted, but means over episodes only the last
+        `metrics_num_episodes_for_smoothing` episodes of all processes.
 
-        Since the last report, there are also "num_batches_dropped" (too old), "num_sampler_restarts" (replaced
-        processes) and "seconds_waited" (in `next()`).
+        The report also has "num_batches_dropped" (too old), "num_sampler_restarts" (replaced processes) and
+        "seconds_waited" (in `next()`), all since the last report.
         """
         report = self._metrics.report(self._version_of_batch, self.module)
         report |= {
@@ -188,14 +188,14 @@ class BackgroundSampler(FleetOwner):
 
     @property
     def connector_states(self) -> list[dict[str, Any]]:
-        """Connector states of each process at its last batch, as returned by `runner.env_to_module.get_state()`.
+        """Connector states of each process after its last batch, as returned by `runner.env_to_module.get_state()`.
 
         Merge them with `env_to_module.merge_states()` of a runner.
         """
         return list(self._connector_states)
 
     def close(self) -> None:
-        """End all processes; raises the first error from closing envs. Closing twice is allowed.
+        """Stop all processes and raise the first error from closing envs. Closing twice is allowed.
 
         A process that is sampling gets a short time to finish before it is killed.
         """
@@ -205,7 +205,7 @@ class BackgroundSampler(FleetOwner):
     # Batches of a single process.
 
     def _fresh(self, runner: RemoteRunner) -> HostReport:
-        """Return the next batch of the runner that is not too old. If the runner is lost, its replacement delivers."""
+        """Return the next batch of the runner, or of its replacement, that is not too old."""
         while True:
             report = self._taken(runner)
             self._metrics.merge(report.increment)

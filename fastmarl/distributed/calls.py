@@ -15,17 +15,17 @@ Wait = Callable[[Sequence[Any], int, float], Sequence[Any]]
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A single call of a runner.
+    """A call of a method of a runner host.
 
     Attributes:
         number: Consecutive number of the call, over all runners.
         runner: The runner being called.
-        method: Method of its host.
+        method: Name of the method.
         timeout_s: Time limit of the call in seconds, from the end of the previous call of the runner.
         reference: Reference to the result.
         is_open: True if neither the result nor an error has arrived.
         is_done: True if `value` is the result.
-        error: The error raised by the call, if any. A call that is neither open nor done and has no error is lost.
+        error: The error raised by the call, if any. A closed call with neither a value nor an error is lost.
     """
 
     number: int
@@ -49,7 +49,7 @@ class Call:
 class CallsInFlight:
     """All calls whose results have not been taken.
 
-    Only `calls()`, `ready()`, `restart_timeouts()` and `overdue()` look at several runners. An interrupt at any line
+    Only `calls()`, `ready()`, `restart_timeouts()` and `overdue()` iterate over all runners. An interrupt at any line
     leaves the object intact.
 
     Args:
@@ -71,7 +71,7 @@ class CallsInFlight:
         own[call] = None
 
     def remove(self, call: Call) -> None:
-        """Remove a call whose result was taken; the time of the next call of the runner starts now."""
+        """Remove a call whose result was taken; the time limit of the runner's next call starts now."""
         self._since[call.runner] = monotonic()
         del self._of_runner[call.runner][call]
 
@@ -110,7 +110,7 @@ class CallsInFlight:
                     self._since[runner], call.timeout_s = monotonic(), timeout_s
 
     def overdue(self, is_idle: bool) -> list[Call]:
-        """Return the oldest calls of timed-out runners. Unless `is_idle`, it checks only once per second."""
+        """Return the oldest call of each timed-out runner. Unless `is_idle`, check at most once per second."""
         now = monotonic()
         if not is_idle and now - self._checked_at < OVERDUE_CHECKED_EVERY_S:
             return []
@@ -164,7 +164,7 @@ class Arrivals:
         return found
 
     def take_error(self, runner: RemoteRunner | None = None) -> Exception | None:
-        """Remove and return the oldest error of the given or any runner; None if there is none."""
+        """Remove and return the oldest error of `runner` (by default of any runner), or None if there is none."""
         found = self.take(lambda each: isinstance(each.came, Exception) and runner in (None, each.runner))
         return None if found is None else found.came  # type: ignore[return-value]
 

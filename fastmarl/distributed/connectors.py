@@ -1,4 +1,4 @@
-"""Share connector states between all runners."""
+"""Merging and sharing of connector states among all runners."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Evaluate jointly in several runners."""
+"""Evaluation divided among several runners."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -44,7 +44,7 @@ def _seeds(fleet: Fleet, config: EnvRunnerConfig, n: int) -> list[int] | None:
 
 
 def _shares(n: int, n_runners: int) -> list[range]:
-    """Split 0 .. n - 1 into at most `n_runners` ranges, none of them empty."""
+    """Split 0 .. n - 1 into at most `n_runners` non-empty ranges."""
     size, longer = divmod(n, n_runners)
     begins = [k * size + min(k, longer) for k in range(n_runners + 1)]
     return [range(begin, end) for begin, end in pairwise(begins) if end > begin]

@@ -1,4 +1,4 @@
-"""Call runners and replace lost ones."""
+"""Calls of runners and replacement of lost ones."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -33,14 +33,14 @@ class Fleet:
     Args:
         actors: The transport.
         config, make_batch: Passed to the runners.
-        max_restarts: Maximum number of replacements of a runner before it delivers a batch, or NO_LIMIT.
+        max_restarts: How often in a row a runner is replaced before it delivers a batch, or NO_LIMIT.
         sample_timeout_s: Time limit of a call in seconds.
         start_timeout_s: Time limit for starting a runner in seconds.
 
     Attributes:
         runners: All runners, by index.
         calls: Calls whose results have not been taken.
-        available: Runners that may have room for more calls of sample().
+        available: Runners that may accept more calls of sample().
         arrivals: Batches and errors received but not returned yet.
         new: Counts since the last report, named in `COUNTED`.
         weights: The latest weights.
@@ -81,7 +81,7 @@ class Fleet:
         return sum(runner.is_ready for runner in self.runners)
 
     def ready(self) -> list[Any]:
-        """Return the runners that can be called, at least one.
+        """Return the runners that can be called, waiting until there is at least one.
 
         Raises:
             EnvRunnerLostError: If all runners are lost.
@@ -101,14 +101,14 @@ class Fleet:
             raise EnvRunnerLostError(None, "all env runners of the group are lost; make a new one")
 
     def ask(self, runners: Sequence[RemoteRunner], method: str, *args: Any) -> dict[int, Any]:
-        """Call a method of these runners; return a dict of runner index to answer, which omits lost runners."""
+        """Call a method of these runners and return runner index -> result, without lost runners."""
         calls = [self.call(runner, method, *args) for runner in runners]
         self.answers(calls)
         raise_first(calls)
         return {call.runner.index: call.value for call in calls if call.is_done}
 
     def ask_one(self, method: str, *args: Any) -> Any:
-        """Return the answer of the first runner, or of another one if it is lost."""
+        """Return the result of the first runner, or of another one if the first is lost."""
         while True:
             for answer in self.ask(self.ready()[:1], method, *args).values():
                 return answer
@@ -116,7 +116,7 @@ class Fleet:
     def call(self, runner: RemoteRunner, method: str, *args: Any, timeout_s: float | None = None) -> Call:
         """Call a method of a runner host.
 
-        The call carries the latest weights if the runner has not been sent them. A starting runner gets them later.
+        The call carries the latest weights unless the runner already has them. A starting runner gets them later.
         """
         weights, seq_no = self.weights.newest
         are_due = runner.is_ready and runner.sent_seq_no != seq_no
@@ -135,7 +135,7 @@ class Fleet:
                 self.call(runner, "sample", request)
 
     def answers(self, calls: Iterable[Call]) -> None:
-        """Wait until no call is open."""
+        """Wait until none of these calls is open."""
         waited = list(calls)
         while any(call.is_open for call in waited):
             self.collect()
@@ -171,7 +171,7 @@ class Fleet:
         self._guard.run(self._method, self.take_results, {})
 
     def take_results(self) -> None:
-        """Do the work of `collect()` within a call guarded by `run()`."""
+        """Do the same as `collect()`, but within a call that `run()` already guards."""
         ready = self.calls.ready(min(LOOKS_EVERY_S, self._sample_timeout_s))
         for call in ready:
             if call.is_open:  # else its runner was lost just now
@@ -213,7 +213,7 @@ class Fleet:
         return owned(value)
 
     def _raised(self, error: Exception, call: Call) -> Exception:
-        """Return the error raised by a call, with a note of where it was raised."""
+        """Return the error raised by a call, with a note that says where it was raised."""
         runner = call.runner
         if isinstance(error, HostFailure):
             error = error.original(lambda last_line: self.actors.foreign(runner.index, last_line))
@@ -253,17 +253,17 @@ class Fleet:
         self.restart(runner, self._next_incarnation(runner.index), runner.state | self.env_steps_at(runner.t))
 
     def _give_up(self, runner: RemoteRunner, error: Exception) -> None:
-        """Do not replace a runner; the next sampling call raises the error."""
+        """Drop a runner without replacing it; the next sampling call raises the error."""
         self.let_go(runner)
         self.arrivals.add(Arrival(next(self._numbers), runner, error))
 
     def let_go(self, runner: RemoteRunner) -> list[Call]:
-        """End a runner permanently and return its lost calls."""
+        """Terminate a runner permanently and return its lost calls."""
         runner.is_lost = True
         return self.end_actor(runner)
 
     def end_actor(self, runner: RemoteRunner) -> list[Call]:
-        """End the actor of the runner and return its lost calls.
+        """Terminate the actor of the runner and return its lost calls.
 
         Until another actor starts, the runner is neither ready nor lost and has no call; see `recover()`.
         """
@@ -276,7 +276,7 @@ class Fleet:
         return lost
 
     def close(self, runners: Sequence[RemoteRunner]) -> list[Call]:
-        """Close all envs, wait briefly, then terminate the runners; returns the calls, which may have errors."""
+        """Close all envs, wait briefly, and terminate the runners. Return the calls, some of which may have errors."""
         calls: list[Call] = []
         end = monotonic() + CLOSE_TIMEOUT_S
         try:
@@ -324,7 +324,7 @@ class Fleet:
         return number
 
     def mark_used(self, index: int, incarnation: int) -> None:
-        """Exclude incarnations up to this one for later runners of this index, since their seeds were used."""
+        """Exclude incarnations up to this one, whose seeds were used, for later runners with this index."""
         self._incarnations[index] = max(self.unused_incarnation(index), incarnation + 1)
 
     @property
@@ -334,7 +334,7 @@ class Fleet:
         return self.num_configured if own == 1 else own
 
     def env_steps_at(self, t: int, runner: RemoteRunner | None = None) -> dict[str, int]:
-        """Return the part of the state of a runner, or of the next one to start, for continuing schedules at `t`."""
+        """Return the state component that makes schedules of a runner (by default of the next one) continue at `t`."""
         return {ENV_STEPS: t // (self.num_in_config if runner is None else runner.num_env_runners)}
 
     def restart(self, runner: RemoteRunner, incarnation: int, state: dict[str, Any]) -> Call:
@@ -345,7 +345,7 @@ class Fleet:
         return self.start(runner, state)
 
     def start(self, runner: RemoteRunner, state: dict[str, Any], *, is_module_wanted: bool = False) -> Call:
-        """Start an actor that creates the runner with this state."""
+        """Start an actor that creates the runner and sets this state."""
         runner.num_env_runners = self.num_in_config
         config = replace(
             self._config,

@@ -44,17 +44,17 @@ class EnvRunnerGroup(FleetOwner):
     `make_batch` creates batches in the runner processes. Each call of a runner carries the latest weights.
 
     A runner whose process exits or times out is replaced while the others continue. Its replacement has the latest
-    weights, the connector state at its last batch, and another `incarnation`, and thus unused seeds. Errors of an env,
-    a module or `make_batch` are raised by the next sampling call; the results of other runners are kept for later
+    weights, the connector state after its last batch, and another `incarnation`, and thus unused seeds. Errors of an
+    env, a module or `make_batch` are raised by the next sampling call; the results of other runners are kept for later
     calls.
 
     Args:
         config: Config of the runners.
         num_env_runners: Number of runners; 0 means one runner in this process, without Ray.
-        make_batch: `(episodes, module) -> nested dict of arrays`, with the modules of the runner.
+        make_batch: Function (episodes, modules of the runner) -> nested dict of arrays.
         placement_strategy: "SPREAD" over the nodes of the Ray cluster, or "DEFAULT", which fills one node after
             another.
-        max_restarts: Maximum number of replacements of a runner before it delivers a batch; -1 means no limit.
+        max_restarts: How often in a row a runner is replaced before it delivers a batch; -1 means no limit.
         sample_timeout_s: Time limit of a call in seconds, from the end of the previous call of the runner.
         start_timeout_s: Time limit in seconds for placing and creating a runner.
         actor_options: Options of Ray actors, such as `num_cpus` (default 1), `resources` or `runtime_env`.
@@ -65,7 +65,7 @@ class EnvRunnerGroup(FleetOwner):
     Raises:
         ConfigError: If an option is invalid, or an object required by the runners cannot be sent to them. Errors of
             runner constructors are raised unchanged.
-        EnvRunnerLostError: If the process of a runner has exited, or it was not ready in time.
+        EnvRunnerLostError: If a runner was not ready in time, or its process has exited.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class EnvRunnerGroup(FleetOwner):
 
     @property
     def weights_seq_no(self) -> int:
-        """Number of the latest weights, which counts the calls of `set_weights()`."""
+        """Sequence number of the latest weights: the number of `set_weights()` calls."""
         return self._fleet.weights.newest[1]
 
     # Sampling.
@@ -154,7 +154,7 @@ class EnvRunnerGroup(FleetOwner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[SamplePart]:
-        """Call `sample()` of every runner once, with the latest weights.
+        """Call `sample()` once in every runner, with the latest weights.
 
         For `num_timesteps`, `num_episodes`, `explore`, `random_actions` and `force_reset`, see
         `MultiAgentEnvRunner.sample()`.
@@ -197,8 +197,8 @@ class EnvRunnerGroup(FleetOwner):
         `MultiAgentEnvRunner.sample()`.
 
         Args:
-            in_flight: Number of calls queued at a runner, so that it does not wait for the learner; at least 1. The
-                weights of its results are up to this number of calls of the runner old. In this process it is always 1.
+            in_flight: Number of calls queued at each runner, at least 1, so that no runner waits for the learner. The
+                weights of a result are up to this number of runner calls old. A runner in this process always has 1.
 
         Raises:
             Exception: See `sample()`. The next `sample_ready()` continues with the remaining parts.
@@ -220,11 +220,11 @@ class EnvRunnerGroup(FleetOwner):
                 uses `group.module`. All modules must be included.
 
         Returns:
-            The number of the weights; parts and rows sampled with them have it as `weights_seq_no`.
+            The sequence number of the weights, which is the `weights_seq_no` of parts and rows sampled with them.
 
         Raises:
             ConfigError: If the weights belong to other modules; nothing is changed.
-            RunnerBusyError: If a signal handler called this recursively; the running call continues.
+            RunnerBusyError: If a signal handler calls this method while it is running; the running call continues.
             RunnerStoppedError: If the group was stopped.
         """
         self._check_open()
@@ -247,7 +247,7 @@ class EnvRunnerGroup(FleetOwner):
             args: Further arguments of the function.
 
         Returns:
-            Dict of runner index -> result, without runners being replaced or lost meanwhile.
+            Dict of runner index -> result, without runners that are being replaced or were lost during the call.
 
         Raises:
             Exception: The first error of the function, with the runner index as a note.
@@ -258,8 +258,8 @@ class EnvRunnerGroup(FleetOwner):
     def sync_connectors(self) -> None:
         """Merge the connector states of all runners and send the result to all of them.
 
-        It waits until the runners have finished their earlier calls. If a runner is being replaced, its state as of its
-        last batch is included.
+        The call waits until the runners have finished their earlier calls. If a runner is being replaced, its state
+        after its last batch is included.
         """
         self._begin("sync_connectors()")
         connectors.synchronise(self._fleet)
@@ -270,14 +270,14 @@ class EnvRunnerGroup(FleetOwner):
         See `fastmarl.evaluate()`. Training episodes continue afterwards as if there had been no evaluation.
 
         The episodes are divided evenly among the runners, and each runner has `sample_timeout_s` for its share. If a
-        runner is lost, the others play its share. Connector states may differ between runners: call `sync_connectors()`
-        before.
+        runner is lost, the others play its share. Connector states may differ between runners unless you call
+        `sync_connectors()` first.
 
         Args:
             num_episodes: Number of episodes, at least 1.
-            seeds: Reset seeds, one integer per episode. None: if the group has a seed, the same seeds in each call, for
-                any number of runners; otherwise no seeds.
-            explore: Sample actions instead of taking the most likely ones.
+            seeds: Reset seeds, one integer per episode. If None, a group with a seed uses the same seeds in each call,
+                for any number of runners, and a group without a seed uses none.
+            explore: True to sample actions, False for the most likely actions.
 
         Returns:
             The evaluation of all episodes.
@@ -292,11 +292,13 @@ class EnvRunnerGroup(FleetOwner):
     def get_metrics(self) -> dict[str, Any]:
         """Return the combined metrics of all runners, in the format of `MultiAgentEnvRunner.get_metrics()`.
 
-        Only returned parts count. "weights_seq_no" belongs to the last part. Counts and sums are added; means cover
-        everything counted, and episode means the last `metrics_num_episodes_for_smoothing` episodes of all runners.
+        Only returned parts count. "weights_seq_no" belongs to the last part. Counts and sums are added over runners.
+        Means cover everything counted, but means over episodes only the last `metrics_num_episodes_for_smoothing`
+        episodes of all runners.
 
-        Since the last report, there are also "num_samples_dropped" (calls of lost runners), "num_env_runner_restarts"
-        and "seconds_waited" (in `sample()` and `sample_ready()`). "num_healthy_env_runners" is the current number.
+        The report also has "num_samples_dropped" (calls of lost runners), "num_env_runner_restarts" and
+        "seconds_waited" (in `sample()` and `sample_ready()`), all since the last report, and the current
+        "num_healthy_env_runners".
         """
         return self._metrics.report(self._fleet, self.module)
 
@@ -305,10 +307,10 @@ class EnvRunnerGroup(FleetOwner):
     def resize(self, num_env_runners: int) -> None:
         """Change the number of runners, and replace lost ones.
 
-        Connectors are synchronised, also in new runners. If the number decreases, the last runners close their envs and
-        end; their samples are still returned. The call waits for new runners.
+        Connectors are synchronised, including those of new runners. If the number decreases, the last runners close
+        their envs and exit; their samples are still returned. The call waits for new runners.
 
-        Exploration schedules use `config.num_env_runners`, which does not change in older runners.
+        Exploration schedules use `config.num_env_runners`, which does not change in existing runners.
 
         Args:
             num_env_runners: New number of runners, at least 1. A group with its runner in this process cannot be
@@ -316,8 +318,8 @@ class EnvRunnerGroup(FleetOwner):
 
         Raises:
             ConfigError: If the number is invalid.
-            Exception: The first error from closing envs, or an error of `EnvRunnerGroup`. The group then has no new
-                runners, and lost runners remain lost.
+            Exception: The first error from closing envs, or an error listed for `EnvRunnerGroup`. The group then has no
+                new runners, and lost runners remain lost.
         """
         self._begin("resize()")
         check_integer("num_env_runners", num_env_runners, least=1)
@@ -333,8 +335,8 @@ class EnvRunnerGroup(FleetOwner):
 
         See `MultiAgentEnvRunner.get_state()`. `fastmarl.checkpoint.save_state()` writes it to a directory.
 
-        It waits until the runners have finished their earlier calls. Unreturned parts are not included. A runner being
-        replaced is included as of its last batch.
+        The call waits until the runners have finished their earlier calls. Unreturned parts are not included. For a
+        runner being replaced, the state after its last batch is included.
         """
         self._begin("get_state()")
         return self._state.get()
@@ -342,13 +344,13 @@ class EnvRunnerGroup(FleetOwner):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state returned by `get_state()`. Parts in flight or not yet returned are dropped.
 
-        If the number of runners is the same, each runner continues from the state of its index and is replaced if it
-        has another incarnation. Otherwise all runners start with the merged state of all connectors. The weights number
-        is the saved one, or one above the current number of the group if that is higher. `group.module` also gets the
-        weights.
+        If the number of runners is the same, each runner continues from the state saved for its index, and is replaced
+        if its incarnation differs. Otherwise all runners start with the merged connector states. The weights get the
+        saved sequence number, or one more than the current number of the group if that is higher. They are also loaded
+        into `group.module`.
 
         Args:
-            state: The state.
+            state: Result of `get_state()`.
 
         Raises:
             ConfigError: If the state is invalid or belongs to other modules. Nothing is changed.
@@ -359,7 +361,7 @@ class EnvRunnerGroup(FleetOwner):
     # Stopping.
 
     def stop(self) -> None:
-        """End all runners; raises the first error from closing envs. Stopping twice is allowed.
+        """Stop all runners and raise the first error from closing envs. Stopping twice is allowed.
 
         A sampling runner gets a short time to finish before it is killed.
         """

@@ -1,4 +1,4 @@
-"""The host of a runner in an actor, and its messages exchanged with the fleet."""
+"""The host of a runner in an actor, and the messages it exchanges with the fleet."""
 
 import os
 import pickle
@@ -37,7 +37,7 @@ class RunnerPlan:
 
     Attributes:
         config: Config of the runner.
-        make_batch: Converts the episodes of a call to a batch.
+        make_batch: Function that converts the episodes of a call to a batch.
         state: Initial state of the runner.
         is_module_wanted: True if the host returns `HostReady.module`.
     """
@@ -50,14 +50,14 @@ class RunnerPlan:
 
 @dataclass
 class HostReady:
-    """Report of a host that its runner was created.
+    """Report of a host after creating its runner.
 
     Attributes:
         pid: Process id.
         node: Name of the machine.
         module: A copy of the runner modules on the CPU, if requested.
-        seeds_each_episode: True if its envs can be seeded per episode.
-        form: Form of the runner weights, if passed through shared memory.
+        seeds_each_episode: True if the envs can be seeded per episode.
+        form: Form of the runner weights, if weights are passed through shared memory.
     """
 
     pid: int
@@ -73,9 +73,9 @@ class HostReport:
 
     Attributes:
         batch: Result of `make_batch`.
-        weights_seq_no: Number of the weights used.
+        weights_seq_no: Sequence number of the weights used.
         increment: Increments of the runner counters.
-        state: State where a replacement would continue if this runner were lost.
+        state: State from which a replacement would continue if this runner were lost.
     """
 
     batch: Any
@@ -88,8 +88,8 @@ class HostFailure(Exception):
     """An error raised by a host in another process.
 
     Args:
-        error: The pickled error; empty if it cannot be pickled.
-        text: Its traceback.
+        error: The pickled error, or empty bytes if it cannot be pickled.
+        text: Traceback of the error.
     """
 
     def __init__(self, error: bytes, text: str):
@@ -117,10 +117,10 @@ class HostFailure(Exception):
 class RunnerHost:
     """Creates a runner and calls it for a fleet.
 
-    Each call carries the number of the latest weights, and the weights themselves unless already sent to the runner.
+    Each call carries the sequence number of the latest weights, and the weights unless the runner already has them.
 
     Attributes:
-        weights_seq_no: Number of the runner weights; -1 for initial weights.
+        weights_seq_no: Sequence number of the runner weights, or -1 for initial weights.
     """
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class RunnerHost:
         self.runner.set_state(state)
 
     def get_connectors(self) -> dict[str, Any]:
-        """Return option -> connector state, if connectors have any."""
+        """Return option -> connector state for options whose connectors have state."""
         states = {option: side.get_state() for option, side in self.runner.env_to_module.sides().items()}
         return {option: state for option, state in states.items() if state}
 

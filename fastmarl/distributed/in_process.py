@@ -12,14 +12,14 @@ from fastmarl.distributed.host import RunnerHost
 
 @dataclass(frozen=True, eq=False)
 class Put:
-    """Wraps a value among the arguments of calls."""
+    """Result of `InProcess.put()`, replaced by its value when a call uses it as an argument."""
 
     value: Any
 
 
 @dataclass(eq=False)
 class Deferred:
-    """A call executed when its result is waited for."""
+    """A call that is only executed when its result is awaited."""
 
     host: RunnerHost
     method: str
@@ -41,7 +41,7 @@ class Deferred:
 class InProcess(Actors):
     """The transport for a runner in this process; see `Actors`.
 
-    It executes one call at a time, when its result is waited for, with the arguments at the time of the call.
+    It executes one call at a time, when the result is awaited, with the arguments given at the time of the call.
     """
 
     most_in_flight = 1.0

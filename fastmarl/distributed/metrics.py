@@ -1,4 +1,4 @@
-"""Metrics of a group: runner counters for returned parts, and counts of lost and replaced runners."""
+"""Metrics of a group: runner counters summed over returned parts, and counts of lost and replaced runners."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ LIFETIME = ("num_env_steps_sampled_lifetime", "lifetime_counters")  # in the gro
 
 
 class GroupMetrics:
-    """Adds up the increments of returned parts.
+    """Sums the counter increments of returned parts.
 
     Args:
         window: Number of episodes for means, minima and maxima.
 
     Attributes:
-        seconds_waited: Time in sampling methods since the last report.
+        seconds_waited: Time spent in sampling methods since the last report.
     """
 
     def __init__(self, window: int):
@@ -32,7 +32,7 @@ class GroupMetrics:
         self._seq_no_of_part = part.weights_seq_no
 
     def report(self, fleet: Fleet, module: MultiRLModule) -> dict[str, Any]:
-        """Return the report and reset its counts; see `EnvRunnerGroup.get_metrics()`."""
+        """Return the metrics and reset their counts; see `EnvRunnerGroup.get_metrics()`."""
         report = self._metrics.report(self._seq_no_of_part, module)
         report |= {
             **fleet.new,

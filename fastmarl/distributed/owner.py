@@ -1,4 +1,4 @@
-"""Owner of a fleet; the fleet always ends with its owner."""
+"""Owner of a fleet, with which the fleet is always shut down."""
 
 import atexit
 import multiprocessing.util  # noqa: F401  before our own exit function, which is then called before its own
@@ -53,9 +53,9 @@ class FleetOwner:
         raise NotImplementedError
 
     def _close(self, method: str) -> None:
-        """Close the envs of the runners, then terminate the runners; raises the first error.
+        """Close the envs of the runners, terminate the runners, and raise the first error.
 
-        Within another call, as in a signal handler or another thread, the runners are terminated immediately.
+        If another call is running, as in a signal handler or in another thread, the runners are terminated immediately.
         """
         try:
             self._fleet.check_idle(method)

@@ -1,7 +1,7 @@
-"""Passes batches from one process to another in memory files, one file per batch.
+"""Transfer of batches between processes in memory files, one file per batch.
 
 The sampler copies the arrays of a batch into the file and never touches it again; the arrays of the learner are views
-of it. The system frees the file with the last of these arrays, or with the last process that has it open.
+of the file. The system frees it with the last of these arrays, or with the last process that has it open.
 """
 
 import mmap
@@ -42,7 +42,7 @@ def pack(batch: Any) -> tuple[int, Places]:
 
 
 def unpack(fd: int, places: Places) -> Any:
-    """Read a batch. Its arrays are writeable views of the file. The descriptor is closed."""
+    """Read a batch, whose arrays are writeable views of the file, and close the descriptor."""
     try:
         memory = mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
     finally:
@@ -81,5 +81,5 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _names(part: Any) -> Any:
-    """Return the nested keys of a dict."""
+    """Return the nested keys of a dict, with None in place of values."""
     return {key: _names(inner) for key, inner in part.items()} if isinstance(part, dict) else None

@@ -1,4 +1,4 @@
-"""Parts returned by a group: each is the batch of a single call of a runner."""
+"""Parts returned by a group, each with the batch of a single runner call."""
 
 from copy import copy
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ OF_IDS = {str, int, type(None)}  # most object arrays contain nothing else
 @public("fastmarl.distributed")
 @dataclass(frozen=True, eq=False)
 class SamplePart:
-    """Samples of a single call of a runner.
+    """Samples of a single runner call.
 
     Attributes:
         batch: Result of `make_batch`. Its arrays belong to the caller: they may be written to and kept.
-        weights_seq_no: Number of the weights used in this call, as returned by `set_weights()`.
+        weights_seq_no: Sequence number of the weights used in this call, as returned by `set_weights()`.
         runner_index: Index of the runner, from 0.
-        increment: Increments of the runner counters; `metrics` has them with their public names.
+        increment: Increments of the runner counters, which `metrics` returns under their public names.
     """
 
     batch: Any
@@ -40,7 +40,7 @@ class SamplePart:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """The report of a runner that had made only this call."""
+        """Metrics of this call alone, in the format of `MultiAgentEnvRunner.get_metrics()`."""
         metrics = RunnerMetrics(max(1, len(self.increment.episodes)))
         metrics.merge(self.increment)
         return metrics.report(self.weights_seq_no, ())
@@ -49,8 +49,8 @@ class SamplePart:
 def owned(batch: Any) -> Any:
     """Return the batch with copies of its read-only arrays.
 
-    These are views of the Ray object store and would occupy it as long as they exist. Arrays are found in dicts, lists,
-    tuples, named tuples and object arrays.
+    Read-only arrays are views of the Ray object store and would occupy it as long as they exist. Arrays are found in
+    dicts, lists, tuples, named tuples and object arrays.
     """
     if isinstance(batch, np.ndarray):
         if batch.dtype != object:

@@ -1,4 +1,4 @@
-"""Hosts in local processes; batches and weights are passed through shared memory."""
+"""Hosts in local processes, which pass batches and weights through shared memory."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ UNSENT = (
 
 
 class HostProcess(ChildProcess):
-    """A process with a `RunnerHost`; it runs once `open()` and `start()` have been called."""
+    """A process with a `RunnerHost`, started by calling `open()` and then `start()`."""
 
     gone = ActorLost
 
@@ -65,7 +65,7 @@ class HostProcess(ChildProcess):
             self._other_files.sock.close()
 
     def read(self) -> None:
-        """Read from the socket, and note if the process exited."""
+        """Read from the socket, recording whether the process has exited."""
         with contextlib.suppress(ActorLost):  # `recv()` reports it
             self._read()
 
@@ -126,7 +126,7 @@ class Processes(Actors):
         return RemoteSamplerError(index, f"has raised {problem}")
 
     def start(self) -> HostProcess:
-        """Return a handle; the process itself starts with the call of `start`, so that a fork inherits the plan."""
+        """Return a handle. The call of `start` starts the process itself, so that a fork inherits the plan."""
         return HostProcess()
 
     def call(self, handle: HostProcess, method: str, *args: Any) -> Hashable:
@@ -151,7 +151,7 @@ class Processes(Actors):
                 return answered[:num_returns]
 
     def _read(self, processes: set[HostProcess], timeout_s: float) -> bool:
-        """Read messages from the processes, waiting if necessary. Returns False if nothing has arrived."""
+        """Read messages from the processes, waiting if necessary; return False if none has arrived."""
         by_socket = {process.sock.fileno(): process for process in processes}
         poll = select.poll()
         for socket in by_socket:
@@ -191,7 +191,7 @@ class Processes(Actors):
 
     @property
     def weights(self) -> SharedWeights:
-        """Shared memory of the latest weights; it exists once a process has started."""
+        """Shared memory of the latest weights, which exists once a process has started."""
         assert self._memory is not None
         return self._memory
 
@@ -202,7 +202,7 @@ class Processes(Actors):
             self._begun.discard(handle)  # another thread may have closed all of them meanwhile
 
     def close(self) -> None:
-        """End all processes; processes waiting for a call close their envs first."""
+        """Terminate all processes; those waiting for a call close their envs first."""
         self._is_closed = True
         begun = list(self._begun)
         try:
@@ -223,12 +223,12 @@ WAY_OUT = "define their classes at the top level of a module, or install cloudpi
 
 
 def run_host(plan: RunnerPlan | bytes, channel: Channel, files: Channel, parent: int) -> None:
-    """Run a host; the main function of the process.
+    """Run a host. This is the main function of the process.
 
     Args:
-        plan: Plan of the runner; pickled if the process was not forked.
-        channel: For calls and their results; the weights file arrives before the first call.
-        files: For batches.
+        plan: Plan of the runner, pickled if the process was not forked.
+        channel: Channel for calls and their results; the weights file arrives before the first call.
+        files: Channel for batch files.
         parent: Process id of the parent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
@@ -263,7 +263,7 @@ def _answer(pickled_result: Callable[[], bytes]) -> bytes:
 
 
 def _serve(host: RunnerHost, channel: Channel, files: Channel) -> None:
-    """Answer each call under its number until `stop`.
+    """Execute calls and send each result with the number of its call, until `stop` is called.
 
     Raises:
         EOFError: If the parent exited.
@@ -277,7 +277,7 @@ def _serve(host: RunnerHost, channel: Channel, files: Channel) -> None:
 
 
 def _call(host: RunnerHost, weights: SharedWeights, files: Channel, method: str, args: tuple) -> Any:
-    """Execute a call with the latest weights. The file of a batch is sent before its report."""
+    """Execute a call with the latest weights. If it returns a batch, send its file before the report."""
     seq_no, newest = weights.read(newer_than=host.weights_seq_no) or (host.weights_seq_no, None)
     result = host.call(method, seq_no, newest, *args)
     if isinstance(result, HostReport):

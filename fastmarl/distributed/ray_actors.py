@@ -23,7 +23,7 @@ OURS = ("max_restarts", "max_task_retries", "max_concurrency", "scheduling_strat
 
 
 class HostActor:
-    """Class of the Ray actors: a host that returns its errors with their tracebacks."""
+    """Class of the Ray actors: a host that returns errors with their tracebacks instead of raising them."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)  # the other cores are for other processes
@@ -32,7 +32,7 @@ class HostActor:
     def call(self, method: str, *args: Any) -> Any:
         """Call the host; see `RunnerHost.call()`.
 
-        The result is wrapped in a tuple, since Ray would send only the first item of a generator.
+        The result is wrapped in a tuple, because Ray would send only the first item of a generator.
         """
         try:
             return (self._host.call(method, *args),)
@@ -72,7 +72,7 @@ class RayActors(Actors):
 
     @property
     def is_running(self) -> bool:
-        """True if Ray still runs the session of these actors, which end with a restart or when rejoining the cluster.
+        """True if Ray still runs the session of these actors, which ends if Ray restarts or rejoins the cluster.
 
         The check itself never starts Ray.
         """
@@ -123,6 +123,6 @@ class RayActors(Actors):
 
 
 def _session() -> tuple[str, str]:
-    """Return an id for the session of this process in a cluster: clusters on a machine number their jobs alike."""
+    """Return an id of the Ray session of this process. Job ids alone may be equal in clusters on the same machine."""
     context = ray.get_runtime_context()
     return context.get_node_id(), context.get_job_id()

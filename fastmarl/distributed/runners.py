@@ -11,21 +11,21 @@ NOTHING_SENT = -1
 
 @dataclass(eq=False)
 class RemoteRunner:
-    """The known state of a runner in an actor, also while it is being replaced.
+    """The known state of a runner in an actor, even while it is being replaced.
 
     Attributes:
         index: Index of the runner, from 0.
         incarnation: Number of earlier runners with this index.
         handle: Handle of its actor.
-        start: Its report after starting; None while it is starting.
+        start: Report of its host after starting, or None while it is starting.
         was_ready: True if a runner with this index has ever been ready.
-        is_lost: True if it has ended without a replacement.
-        is_leaving: True if it will not be replaced if it is lost now.
+        is_lost: True if it has exited and is not replaced.
+        is_leaving: True if it is being stopped, so that it is not replaced if it is lost.
         n_replaced: Number of replacements since its last batch.
-        sent_seq_no: Number of the last weights sent to it.
-        state: State where a replacement would continue.
+        sent_seq_no: Sequence number of the last weights sent to it.
+        state: State from which a replacement would continue.
         state_number: Number of the call that `state` belongs to.
-        num_env_runners: Number of runners in its config.
+        num_env_runners: The option `num_env_runners` of its config.
     """
 
     index: int
@@ -43,7 +43,7 @@ class RemoteRunner:
 
     @property
     def t(self) -> int:
-        """The last known `t` of its exploration schedules."""
+        """The last known time `t` of its exploration schedules."""
         return int(self.state.get(ENV_STEPS, 0)) * self.num_env_runners
 
     @property
@@ -53,12 +53,12 @@ class RemoteRunner:
 
     @property
     def whereabouts(self) -> str:
-        """Process and machine of the runner for a note, if known."""
+        """Process and machine of the runner as text for error notes; empty if unknown."""
         return "" if self.start is None else f" (pid {self.start.pid} on {self.start.node})"
 
     @property
     def connectors(self) -> dict[str, Any]:
-        """Option -> last known connector state, if connectors have any."""
+        """Option -> last known connector state, for options whose connectors have state."""
         return {option: state for option in CONNECTOR_OPTIONS if (state := self.state.get(option))}
 
     @connectors.setter
@@ -76,7 +76,7 @@ class RemoteRunner:
     def keep(self, reported: HostReport, number: int) -> None:
         """Keep the state received with a batch, unless a newer one is known.
 
-        Connectors may have received a newer state while the batch was waiting.
+        Connectors may have received a newer state before the batch was taken.
         """
         self.n_replaced = 0
         if number > self.state_number:

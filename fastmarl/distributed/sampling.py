@@ -15,7 +15,7 @@ from fastmarl.runner.loop.goals import make_goal
 
 
 def checked(request: Request, config: EnvRunnerConfig) -> Request:
-    """Return a request for all runners.
+    """Check a request for all runners and return it unchanged.
 
     Raises:
         ConfigError: If an argument is invalid; it is raised here once, instead of in each runner.
@@ -53,7 +53,7 @@ class GroupSampling:
         Args:
             request: The arguments of each call.
             in_flight: Maximum number of calls queued at a runner.
-            check_usable: Raises an error, given the method name, if the group cannot be used.
+            check_usable: Function of the method name that raises an error if the group cannot be used.
         """
         check_usable("sample_ready()")
         self._fleet.recover()

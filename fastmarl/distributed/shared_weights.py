@@ -1,4 +1,4 @@
-"""The latest weights, in memory shared by the learner with the sampling processes."""
+"""The latest weights, in memory that the learner shares with the sampling processes."""
 
 import fcntl
 import mmap
@@ -26,7 +26,7 @@ def form_of(weights: Weights) -> Form:
     """Return the shapes and dtypes of all weights.
 
     Raises:
-        ConfigError: If a value is not an array of numbers, such as the extra state of a layer.
+        ConfigError: If a value, such as the extra state of a layer, is not an array of numbers.
     """
     form: Form = {}
     for module_id, arrays in weights.items():
@@ -42,12 +42,12 @@ def form_of(weights: Weights) -> Form:
 class SharedWeights:
     """Weights of all modules as a single flat array, with their version.
 
-    A process that reads or writes them holds a system lock on the file, so it never sees a mix of old and new weights.
-    If it is killed, the system releases the lock.
+    Reading and writing hold a system lock on the file, so no process sees a mix of old and new weights. If a process is
+    killed, the system releases its lock.
 
     Args:
         form: Form of the weights.
-        fd: Descriptor of a file from `new_weights_file(form)`; it is closed with this object.
+        fd: Descriptor returned by `new_weights_file(form)`, which is closed with this object.
     """
 
     def __init__(self, form: Form, fd: int):

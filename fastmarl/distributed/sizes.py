@@ -1,4 +1,4 @@
-"""Start additional runners, or end some."""
+"""Changes to the number of runners in a group."""
 
 from collections.abc import Sequence
 

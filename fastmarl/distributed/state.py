@@ -1,4 +1,4 @@
-"""The state of a group: its weights and counters, and the state of each runner."""
+"""State of a group: the weights, the counters, and the state of each runner."""
 
 from itertools import cycle
 from typing import Any
@@ -43,7 +43,7 @@ class GroupState:
         }
 
     def _successor_of(self, runner: RemoteRunner) -> int:
-        """Return the incarnation that continues from the runner state; seeds of a lost runner are already used."""
+        """Return the incarnation that continues from the runner state: for a lost runner, one with unused seeds."""
         return self._fleet.unused_incarnation(runner.index) if runner.is_lost else runner.incarnation
 
     def set(self, state: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ class GroupState:
             )
 
     def _check_in_runners(self, saved: Saved) -> None:
-        """Check that the runners accept the states.
+        """Check that the runners accept the saved states.
 
         Raises:
             ConfigError: If a state is rejected.
@@ -89,7 +89,7 @@ class GroupState:
         """Restore the states of the existing runners.
 
         Args:
-            t: Env steps of all runners, where exploration schedules continue if the number of runners differs.
+            t: Env steps of all runners, from which exploration schedules continue if the number of runners differs.
         """
         fleet, calls, begun = self._fleet, [], []
         differs = len(saved) != len(fleet.runners)

@@ -1,4 +1,4 @@
-"""The latest weights of a fleet, and the accepted forms of weights."""
+"""The latest weights of a fleet, and conversion of the accepted forms of weights."""
 
 from collections.abc import Mapping
 from threading import RLock
@@ -21,7 +21,7 @@ class NewestWeights:
         actors: The transport, which keeps a copy.
 
     Attributes:
-        newest: A reference to the weights, and their number, always replaced together.
+        newest: (reference to the weights, their sequence number), always replaced together.
     """
 
     def __init__(self, actors: Actors):
@@ -34,16 +34,16 @@ class NewestWeights:
         """Check that `publish()` can be called.
 
         Raises:
-            RunnerBusyError: If this is a signal handler within `publish()`.
+            RunnerBusyError: If a signal handler calls this while `publish()` is running.
         """
         with self._publishing:
             self._guard.check("set_weights()")
 
     def publish(self, weights: Mapping[str, Any], least: int = 0) -> int:
-        """Publish these weights and return their number: the next one, or `least` if that is higher.
+        """Publish these weights and return their sequence number: the next one, or `least` if that is higher.
 
         Raises:
-            RunnerBusyError: If a signal handler calls this recursively.
+            RunnerBusyError: If a signal handler calls this while it is running.
         """
         reference = self._actors.put(dict(weights))
         with self._publishing:
@@ -55,13 +55,13 @@ class NewestWeights:
         return seq_no
 
     def fetch(self) -> tuple[dict[str, Any], int]:
-        """Return a copy of the weights, and their number."""
+        """Return a copy of the weights, and their sequence number."""
         reference, seq_no = self.newest
         return owned(self._actors.fetch(reference)), seq_no
 
 
 def weights_by_module(module: MultiRLModule, given: torch.nn.Module | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return module id -> weights for any argument of `set_weights()`: all modules, the only one, or a mapping.
+    """Return module id -> weights for any argument of `set_weights()`: all modules, the only module, or a mapping.
 
     Raises:
         ConfigError: If a single module is given but there are several.

@@ -1,4 +1,4 @@
-"""Multi-agent cart pole: CartPole-v1 of Gymnasium as in MultiAgentCartPole of RLlib."""
+"""Multi-agent cart pole: the Gymnasium CartPole-v1 as used in MultiAgentCartPole of RLlib."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ TERMINATED, TRUNCATED = 1, 2
 
 @public("fastmarl.envs")
 class CartPole(EnvOfArrays):
-    """Every agent balances its own pole; the episode is over when all agents have ended.
+    """Every agent balances a pole. The episode is over when all agents have terminated or been truncated.
 
     Dynamics, spaces, rewards, time limit and flags are the same as in `MultiAgentCartPole` of RLlib with CartPole-v1 of
-    Gymnasium. The episode flag `terminated` means that all agents have ended, terminated or truncated. In RLlib a seed
+    Gymnasium. The episode flag `terminated` means that every agent has terminated or been truncated. In RLlib, a seed
     gives all poles the same initial state; here the initial states differ.
 
     Args:
         num_envs: Number E of copies in the batch.
         num_agents: Number of poles; agents are 0, 1, ...
-        max_episode_steps: Number of env steps after which poles still standing are truncated.
+        max_episode_steps: Number of env steps after which agents whose poles still stand are truncated.
 
     Attributes:
         poles: float64 [E, agents, 4]: position, velocity, angle in rad, angular velocity. Writable.
@@ -91,7 +91,7 @@ def _step(
     action_EA, max_steps, pole_EA4, ends_EA, t_E, obs_EA4, reward_EA, terminated_EA, truncated_EA, terminated_E,
     truncated_E,
 ):  # fmt: skip
-    """Step all envs. The last six arrays belong to the caller, the three before them to the batch."""
+    """Step all envs. The caller owns the last six arrays, the batch the three before them."""
     for e in range(len(t_E)):
         t_E[e] += 1
         late = t_E[e] >= max_steps

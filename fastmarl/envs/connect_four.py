@@ -25,8 +25,8 @@ class ConnectFour(EnvOfArrays):
     """Two players alternately drop stones into columns; the first with four in a row, in any direction, wins.
 
     Observations, masks, order of play, rewards and terminations match `pettingzoo.classic.connect_four_v3`: the winner
-    receives 1 and the loser -1; a full board is a tie. Only the player to move is present, until both see the end. A
-    player that chooses a full column receives -1 and ends the game, which is terminated (not also truncated).
+    receives 1 and the loser -1; a full board is a tie. Only the player to move is present, except at the end, when both
+    are. A player that chooses a full column receives -1 and ends the game, which is terminated but not truncated.
 
     An observation is a Dict: "observation" int8 [6, 7, 2], with rows from the top, marks stones of the player in the
     first plane and stones of the opponent in the second; "action_mask" int8 [7] is 0 for full columns.
@@ -38,7 +38,7 @@ class ConnectFour(EnvOfArrays):
             PettingZoo, episodes begin on an empty board.
 
     Attributes:
-        boards: int8 [E, 6, 7]: the player whose stone is there (0 or 1), or -1.
+        boards: int8 [E, 6, 7], the player whose stone is on each cell (0 or 1), or -1.
 
     Raises:
         ConfigError: If `random_moves` is not in 0 ... 20.
@@ -89,7 +89,7 @@ def _reset(env_indices, streams_E, random_moves, board_ERC, n_stones_E, seen_EPR
 
 @njit(cache=True, nogil=True)
 def _opens(e, streams_E, board_ERC, n_stones_E):
-    """Make random moves on an empty board; returns True if all were legal and none has won."""
+    """Make random moves on an empty board and return whether all were legal and none has won."""
     board_ERC[e] = EMPTY
     for k in range(n_stones_E[e]):
         column = below(streams_E, e, COLUMNS)
@@ -101,7 +101,7 @@ def _opens(e, streams_E, board_ERC, n_stones_E):
 
 @njit(cache=True, nogil=True)
 def _step(action_EP, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, reward_EP, present_EP, terminated_E):
-    """Step all envs. The last five arrays belong to the caller, with rewards initially 0."""
+    """Step all envs. The caller owns the last five arrays, in which rewards are initially 0."""
     for e in range(len(n_stones_E)):
         player = n_stones_E[e] % 2
         other = 1 - player
@@ -134,7 +134,7 @@ def _drop(e, player, column, board_ERC):
 
 @njit(cache=True, nogil=True)
 def _wins(e, row, column, board_ERC):
-    """Return True if the stone there is one of four in a row."""
+    """Return whether the stone on this cell is one of four in a row."""
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
         n = 1
         for sign in (-1, 1):

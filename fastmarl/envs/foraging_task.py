@@ -1,4 +1,4 @@
-"""Options of Level-Based Foraging with their checks, its spaces, and the task names of lbforaging."""
+"""Options of Level-Based Foraging and their checks, its spaces, and the task names used in lbforaging."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ForagingTask:
     """Options of `lbforaging.foraging.ForagingEnv`, documented in `LevelBasedForaging`.
 
     Raises:
-        ConfigError: If the original could not begin every episode with the value of an option.
+        ConfigError: If an option has a value with which the original could not begin every episode.
     """
 
     players: int = 2
@@ -44,7 +44,7 @@ class ForagingTask:
 
     @classmethod
     def named(cls, name: str, **options: Any) -> ForagingTask:
-        """Return the task registered by lbforaging as `name`, with some options overridden.
+        """Return the task that lbforaging registers as `name`, with some options overridden.
 
         Raises:
             ConfigError: If the name does not have the form used by lbforaging, or an option is invalid.
@@ -101,12 +101,12 @@ class ForagingTask:
 
     @property
     def player_levels(self) -> np.ndarray:
-        """Lowest and highest levels, dealt among the players in every episode, int64 [A, 2]."""
+        """Pairs of lowest and highest levels, distributed among the players in every episode, int64 [A, 2]."""
         return _ranges("player", self.min_player_level, self.max_player_level, self.players)
 
     @property
     def food_levels(self) -> np.ndarray:
-        """Lowest and highest levels, dealt among the food in every episode, int64 [F, 2]; may be SUM_OF_THREE."""
+        """Pairs of lowest and highest levels, or SUM_OF_THREE, distributed like those of players, int64 [F, 2]."""
         highest = self.min_food_level if self.max_food_level is None else self.max_food_level
         levels = _ranges("food", self.min_food_level, highest, self.max_num_food)
         if self.max_food_level is None:
@@ -124,7 +124,7 @@ class ForagingTask:
 
     @property
     def observation_space(self) -> gym.spaces.Box:
-        """The space of the original; for grids, the space it intends but fails to make."""
+        """The space of the original or, for grids, the space that the original intends but fails to make."""
         most_of_players = self.player_levels[:, 1]
         most = self.most_food
         if self.grid_observation:
@@ -147,7 +147,7 @@ class ForagingTask:
 
 
 def _ranges(what: str, lowest: Any, highest: Any, count: int) -> np.ndarray:
-    """Return int64 [count, 2] from bounds that apply to all or are given individually."""
+    """Return lowest and highest levels, int64 [count, 2], from bounds given individually or for all."""
     if any(np.shape(bound) not in ((), (count,)) for bound in (lowest, highest)):
         raise ConfigError(f"min_{what}_level and max_{what}_level must be a number or {count} of them, got "
                           f"{shown(lowest)} and {shown(highest)}")  # fmt: skip

@@ -33,8 +33,8 @@ class GridWorld(EnvOfArrays):
     2. the hazards move, one after the other, each by one of the five moves sampled uniformly, unless a wall, food or
        another hazard is there. An agent there dies, with a reward of -1.
 
-    Dead agents leave the grid; they are terminated and observed for the last time. The episode is terminated when no
-    agent lives, and truncated after `max_steps` otherwise.
+    Dead agents leave the grid; they are terminated and observed for the last time. The episode terminates when no agent
+    is alive, and is otherwise truncated after `max_steps`.
 
     An observation is a Dict: "observation" float32, a square of 2 * `view` + 1 cells around the agent, row by row, with
     four numbers per cell that mark a wall, food, a hazard, and another living agent by 1; "action_mask" int8 [5], 0 for
@@ -147,7 +147,7 @@ def _step(
     action_EA, streams_E, view, max_steps, moves, cells_EC, agent_EA, hazard_EH, lives_EA, t_E, seen_EAK, mask_EA5,
     reward_EA, terminated_EA, terminated_E, truncated_E,
 ):  # fmt: skip
-    """Step all envs. The last six arrays belong to the caller, with rewards and flags initially 0."""
+    """Step all envs. The caller owns the last six arrays, in which rewards and flags are initially 0."""
     for e in range(len(t_E)):
         for a in range(agent_EA.shape[1]):
             if lives_EA[e, a]:
@@ -166,7 +166,7 @@ def _step(
 
 @njit(cache=True, nogil=True)
 def _go(e, a, action, streams_E, moves, cells_EC, agent_EA, reward_EA):
-    """Move one agent; returns True if it dies."""
+    """Move one agent and return whether it dies."""
     here = agent_EA[e, a]
     there = here + moves[action] if STAY < action <= RIGHT else here
     found = cells_EC[e, there]
@@ -204,7 +204,7 @@ def _wander(e, streams_E, moves, cells_EC, agent_EA, hazard_EH, lives_EA, reward
 
 @njit(cache=True, nogil=True)
 def _put(kind, e, streams_E, cells_EC):
-    """Put something on a uniformly sampled free cell of env e; returns the cell."""
+    """Put something on a uniformly sampled free cell of env e and return the cell."""
     c = draw_zero(streams_E, e, cells_EC[e])
     cells_EC[e, c] = kind
     return c

@@ -30,8 +30,8 @@ class LevelBasedForaging(EnvOfArrays):
     `max_episode_steps`. The same state and actions give bit-identical observations and rewards. There are three
     differences:
 
-    - Every episode begins like the first one of an original env. Its later episodes depend on the ones before, because
-      players avoid cells where a player not yet placed stood at the end.
+    - Every episode begins like the first one of an original env, whose later episodes depend on earlier ones: players
+      are not placed on cells where a player still to be placed stood at the end of the last episode.
     - The original fails after sampling 1,000 occupied cells for a player; here sampling continues.
     - Grid observations are as computed by the original code. Gymnasium rejects the space it declares for them.
 
@@ -44,11 +44,11 @@ class LevelBasedForaging(EnvOfArrays):
             defaults of the options.
         options: Options of the original, here with their defaults without a name:
 
-            - `players=2`, `max_num_food=2`; there is less food if there is no room, off the border and other food.
+            - `players=2`, `max_num_food=2`; there is less food if there is no room away from the border and other food.
             - `field_size=(8, 8)`: rows and columns.
             - `min_player_level=1`, `max_player_level=2`, `min_food_level=1`, `max_food_level=None`: one number for all,
-              or a list with one per player or food, dealt in every episode. None is the sum of the three lowest levels
-              of players.
+              or a list with one per player or food, redistributed in every episode. None is the sum of the three lowest
+              levels of players.
             - `force_coop=False`: whether all food has its highest level.
             - `sight=None`: number of cells that agents see in each direction; None is the entire field.
             - `max_episode_steps=50`.
@@ -62,7 +62,7 @@ class LevelBasedForaging(EnvOfArrays):
 
     Attributes:
         players: int32 [E, A, 3]: row, column, level. Writable.
-        foods: int32 [E, F, 3], likewise, in cell order; level 0 if it is loaded.
+        foods: int32 [E, F, 3]: the same for food, in cell order, with level 0 if it is loaded.
         food_spawned: int64 [E], the sum of food levels when the episode began.
 
     Raises:
@@ -132,7 +132,7 @@ def _reset(
 
 @njit(cache=True, nogil=True)
 def _draw_levels(e, streams_E, levels_X2, sum_of_three, thing_EX3):
-    """Deal the level ranges among the players or food of env e, and sample a level from each range."""
+    """Randomly assign the level ranges to the players or food of env e, and sample a level from each range."""
     for x in range(len(levels_X2)):
         thing_EX3[e, x, LEVEL] = x
     for x in range(len(levels_X2) - 1, 0, -1):
@@ -173,7 +173,7 @@ def _place_players(e, streams_E, field_size, player_EA3):
 
 @njit(cache=True, nogil=True)
 def _place_food(e, streams_E, field_size, player_EA3, food_EF3):
-    """Place food off the border, players and other food, as far as there is room, and sort it by cell."""
+    """Place food away from the border, players and other food, as far as there is room, and sort it by cell."""
     n_food, placed = food_EF3.shape[1], 0
     for _ in range(MOST_DRAWS):
         if placed == n_food:
@@ -201,7 +201,7 @@ def _cell(e, f, field_size, food_EF3):
 
 @njit(cache=True, nogil=True)
 def _is_among(e, row, column, n_players, player_EA3):
-    """Return True if one of the first `n_players` players of env e is there."""
+    """Return whether one of the first `n_players` players of env e is on this cell."""
     is_among = False
     for a in range(n_players):
         is_among |= player_EA3[e, a, ROW] == row and player_EA3[e, a, COLUMN] == column
@@ -210,7 +210,7 @@ def _is_among(e, row, column, n_players, player_EA3):
 
 @njit(cache=True, nogil=True)
 def _is_near(e, row, column, n_food, food_EF3):
-    """Return True if one of the first `n_food` foods is within one cell, diagonals included, or two cells straight."""
+    """Return whether one of the first `n_food` foods is within one cell in any direction, or two in a straight line."""
     is_near = False
     for f in range(n_food):
         down, across = abs(food_EF3[e, f, ROW] - row), abs(food_EF3[e, f, COLUMN] - column)
@@ -243,7 +243,7 @@ def _step(
 
 @njit(cache=True, nogil=True)
 def _move(e, action_EA, field_size, target_A2, player_EA3, food_EF3):
-    """Move the players of env e. Players with the same target all stay.
+    """Move the players of env e, except players with the same target, who all stay.
 
     A player may move to a cell whose player tries to leave but has to stay.
     """
@@ -269,10 +269,10 @@ def _move(e, action_EA, field_size, target_A2, player_EA3, food_EF3):
 
 @njit(cache=True, nogil=True)
 def _load(e, action_EA, normalizes, penalty, player_EA3, food_EF3, spawned_E, reward_EA):
-    """Load the food of env e and write rewards; returns True if any food is left.
+    """Load the food of env e, write rewards, and return whether any food is left.
 
-    No cell is adjacent to two foods (see `_is_near`), so an agent loads at most one, and the order does not matter. The
-    original iterates over a set.
+    No cell is adjacent to two foods (see `_is_near`), so an agent loads at most one, and the order of agents, a set in
+    the original, does not matter.
     """
     is_left = False
     for f in range(food_EF3.shape[1]):
@@ -300,7 +300,7 @@ def _load(e, action_EA, normalizes, penalty, player_EA3, food_EF3, spawned_E, re
 
 @njit(cache=True, nogil=True)
 def _loads(e, a, f, action_EA, player_EA3, food_EF3):
-    """Return True if the agent tries to load this food."""
+    """Return whether the agent tries to load this food."""
     down = abs(player_EA3[e, a, ROW] - food_EF3[e, f, ROW])
     across = abs(player_EA3[e, a, COLUMN] - food_EF3[e, f, COLUMN])
     return action_EA[e, a] == LOAD and down + across == 1
@@ -317,7 +317,7 @@ def _observe(e, field_size, view, player_EA3, food_EF3, obs):
 
 @njit(cache=True, nogil=True)
 def _see(e, a, view, player_EA3, food_EF3, obs_EAK):
-    """Write food and players in sight, relative to the upper left corner of the view; padded with -1, -1, 0.
+    """Write food and players in sight, relative to the upper left corner of the view and padded with -1, -1, 0.
 
     Near the upper and left borders, players are visible at a greater distance than food, as in the original.
     """

@@ -1,4 +1,4 @@
-"""Base class for batches with all state in arrays."""
+"""Base class for batches whose entire state is in arrays."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,25 +18,25 @@ class EnvOfArrays(ArrayEnv):
     """A batch that can save and restore its state, with a random stream per env.
 
     Attributes:
-        state_arrays: Names of the attributes with the complete mutable state, all arrays [E, ...] -> the minimum and
-            maximum allowed in the array, each a scalar or a broadcastable array; or `ANY`.
+        state_arrays: Names of the attributes that contain the mutable state, all arrays [E, ...] -> (minimum, maximum)
+            allowed in the array, each a scalar or a broadcastable array, or `ANY`.
     """
 
     supports_checkpoint = seeds_each_episode = True
     state_arrays: Mapping[str, tuple[Any, Any] | None]
 
     def get_state(self) -> dict[str, Any]:
-        """Return name -> copy of the array."""
+        """Return attribute name -> copy of the array."""
         return {name: getattr(self, name).copy() for name in self.state_arrays}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a result of `get_state()`.
 
-        A state may come from an untrusted file, and compiled code uses its numbers as unchecked indices, so all of them
-        are checked here.
+        All numbers are checked here, because a state may come from an untrusted file and compiled code uses its numbers
+        as unchecked indices.
 
         Raises:
-            ConfigError: If no batch with these options has such a state. Nothing is changed.
+            ConfigError: If a batch with these options cannot have such a state. Nothing is changed.
         """
         what = f"the state of {type(self).__name__}"
         check_keys(what, state, self.state_arrays)
@@ -52,10 +52,10 @@ class EnvOfArrays(ArrayEnv):
             getattr(self, name)[...] = state[name]
 
     def _rules_of(self, state: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield rules across arrays, which are all within their limits.
+        """Yield the results of checks that involve several arrays, after each array was found within its limits.
 
         Returns:
-            (text about a broken rule, bool [E] that is True for envs where it is broken).
+            (text for the error, bool [E] that is True for envs in which the rule is broken).
         """
         yield from ()
 

@@ -1,9 +1,9 @@
-"""Dynamics and observations of the mpe2 particle worlds: round bodies in a plane, bit-identical to mpe2.
+"""Dynamics and observations of the mpe2 particle worlds (round bodies in a plane), bit-identical to mpe2.
 
 numba compiles these functions into their callers and reuses the result as long as the file of the caller is unchanged.
 After a change here, delete the files in `__pycache__` next to this file.
 
-Axes in names: B body, that is, agents followed by landmarks, which do not move.
+Axes in names: B body (agents, followed by landmarks, which do not move).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Positions:
 
 
 class ParticleWorld(EnvOfArrays):
-    """A batch of particle worlds; subclasses implement `step()`.
+    """Base class of batches of particle worlds, whose subclasses implement `step()`.
 
     Args:
         groups: Group name -> ids of its agents.
         numbers: Group name -> number of elements in the observations of its agents.
         start_B: Bound of the initial coordinates of each body, which are sampled from -start to start.
-        first_shown: Index of the first agent whose velocity is observed by others, as are all later agents.
+        first_shown: Index of the first agent whose velocity others observe, as they do for all later agents.
         continuous_actions: If True, actions are float32 [5] in 0 ... 1.
 
     Attributes:
@@ -117,7 +117,7 @@ def _reset(env_indices, streams_E, start_B, position_EB2, velocity_EA2, t_E):
 
 @njit(cache=True, nogil=True)
 def push(e, actions, sensitivity, force_A2):
-    """Write the forces from the actions of agents.
+    """Write the forces that result from the actions of agents.
 
     Continuous actions are clipped to their space, like in the PettingZoo wrapper.
 
@@ -140,7 +140,7 @@ def _cut(number):
 
 @njit(cache=True, nogil=True, error_model="numpy")  # 0 / 0 is NaN, as in mpe2
 def collide(e, radius_B, position_EB2, force_A2):
-    """Add the forces between solid bodies of env e, which come first and have a radius; landmarks do not move."""
+    """Add the forces between the solid bodies of env e, which come first and have a radius; landmarks do not move."""
     n_agents = len(force_A2)
     for a in range(n_agents):
         for b in range(a + 1, len(radius_B)):
@@ -160,7 +160,7 @@ def collide(e, radius_B, position_EB2, force_A2):
 
 @njit(cache=True, nogil=True)
 def _overlap(distance, touching):
-    """Return the penetration depth of two bodies: a smooth float64, 0.0 if they are far apart.
+    """Return the penetration depth of two bodies, a smooth float64 that is 0.0 if they are far apart.
 
     Args:
         distance: Distance between their centres.

@@ -1,4 +1,4 @@
-"""Robots that bring shelves to the goals of a warehouse, like in the package `rware`."""
+"""Robots that bring shelves to the goals of a warehouse, as in the package `rware`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Floor(NamedTuple):
 
     Attributes:
         kind_C: uint8, OUTSIDE, HIGHWAY or STORAGE.
-        place_C2: float32, x and y as observed by robots in the cell.
+        place_C2: float32, x and y that robots in the cell observe.
         storage_S: int64, initial cells of the shelves, in ascending order.
         goal_G: int64, cells of the goals.
         steps: int64 [4], offset to the neighbouring cell in each direction.
@@ -232,7 +232,7 @@ def _step(
 
 @njit(cache=True, nogil=True)
 def _aim(e, action_EAN, floor, aims, things):
-    """Record messages and targets of the robots. A loaded robot never targets a cell with a standing shelf."""
+    """Record the messages and targets of robots. A loaded robot never targets a cell with a standing shelf."""
     for a in range(things.cell_EA.shape[1]):
         for m in range(things.message_EAM.shape[2]):
             things.message_EAM[e, a, m] = action_EAN[e, a, 1 + m]
@@ -246,7 +246,7 @@ def _aim(e, action_EAN, floor, aims, things):
 
 @njit(cache=True, nogil=True)
 def _move(e, aims, things):
-    """Move robots and their loads; all of them leave their cells before any enters a new one."""
+    """Move robots and their loads. All of them leave their cells before any of them enters a new one."""
     for a in range(things.cell_EA.shape[1]):
         if aims.moves_A[a]:
             here = things.cell_EA[e, a]
@@ -264,7 +264,7 @@ def _move(e, aims, things):
 
 @njit(cache=True, nogil=True)
 def _turn_and_load(e, action_EAN, reward_type, floor, things, reward_EA):
-    """Turn robots; let them pick up the shelf in their cell, or put down their load where shelves may stand."""
+    """Turn robots, and let them pick up the shelf in their cell or put down their load where shelves may stand."""
     for a in range(things.cell_EA.shape[1]):
         action, cell = action_EAN[e, a, 0], things.cell_EA[e, a]
         if action == LEFT:
@@ -282,7 +282,7 @@ def _turn_and_load(e, action_EAN, reward_type, floor, things, reward_EA):
 
 @njit(cache=True, nogil=True)
 def _deliver(e, streams_E, reward_type, floor, things, reward_EA):
-    """Reward deliveries of requested shelves, and request others; returns True if there were any."""
+    """Reward deliveries of requested shelves, request other shelves, and return whether there were any deliveries."""
     has_delivered = False
     for g in range(len(floor.goal_G)):
         s = things.shelf_at_EC[e, floor.goal_G[g]] - 1
@@ -317,9 +317,9 @@ def _free_cell(e, streams_E, floor, things):
 
 @njit(cache=True, nogil=True)
 def _observe(e, floor, things, obs_EAK):
-    """Write place, load and direction of each robot, and if it is on a highway, followed by the cells in its sight.
+    """Write observations: place, load and direction of the robot, whether it is on a highway, and the cells in sight.
 
-    For a cell these are the robot there, its direction and messages, the shelf there, and if it is requested.
+    The numbers of a cell are the robot there, its direction and messages, the shelf there, and whether it is requested.
     """
     n_messages = things.message_EAM.shape[2]
     for a in range(things.cell_EA.shape[1]):

@@ -27,7 +27,7 @@ class Aims(NamedTuple):
     Attributes:
         steps: int64 [4], offsets from a cell to its neighbours.
         hash_C: uint64, Python `hash()` of (x, y) of each cell.
-        target_A: int64, the cell in front of robots that want to move; for others, their current cell.
+        target_A: int64, the cell in front of each robot that wants to move, or the current cell of other robots.
         moves_A: bool, True for robots that move.
         depth_A: int64, length of the longest chain behind a robot.
         rank_C: int64, position of a cell in the order of cells.
@@ -55,7 +55,7 @@ def new_aims(num_agents: int, steps: np.ndarray, hash_C: np.ndarray) -> Aims:
 
 @njit(cache=True, nogil=True)
 def count_followers(e, agent_at_EC, aims):
-    """Write `aims.depth_A` of env e, and `aims.moves_A`: True for robots in a cycle of three or more, else False.
+    """Write `aims.depth_A` of env e, and `aims.moves_A`, which is True for robots in a cycle of three or more.
 
     Args:
         agent_at_EC: int32, the robot in each cell, numbered from 1, or 0.
@@ -113,7 +113,7 @@ def choose_movers(e, cell_EA, agent_at_EC, aims):
 
 @njit(cache=True, nogil=True)
 def rank_cells(e, cell_EA, agent_at_EC, aims):
-    """Write `aims.rank_C`: the networkx order of cells linked by robot targets."""
+    """Write `aims.rank_C`, the networkx order of cells linked by robot targets."""
     n_agents = cell_EA.shape[1]
     n_cells = _rank_as_added(e, cell_EA, aims)
     for a in range(n_agents):
@@ -135,7 +135,7 @@ def rank_cells(e, cell_EA, agent_at_EC, aims):
 
 @njit(cache=True, nogil=True)
 def _rank_as_added(e, cell_EA, aims):
-    """Rank all cells in the graph in the order of insertion; returns their number."""
+    """Rank all cells in the graph in the order of insertion, and return their number."""
     for a in range(cell_EA.shape[1]):
         aims.rank_C[cell_EA[e, a]] = aims.rank_C[aims.target_A[a]] = -1
     n_cells = 0

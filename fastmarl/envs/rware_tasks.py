@@ -1,4 +1,4 @@
-"""Tasks of the package `rware`: their options, names, and warehouse floors."""
+"""Options, names and warehouse floors of the tasks of the package `rware`."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class Task:
 
 
 def task_named(name: str, options: dict[str, Any]) -> Task:
-    """Return the task registered by `rware` under a name, with some options overridden.
+    """Return the task that `rware` registers under a name, with some options overridden.
 
     Raises:
-        ConfigError: If the name is unknown to `rware`, or an option is invalid.
+        ConfigError: If `rware` has no task of this name, or an option is invalid.
         TypeError: If an option is unknown.
     """
     match = _SIZED.fullmatch(name) or _NUMBERED.fullmatch(name)
@@ -93,7 +93,7 @@ def floor_of(task: Task) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """Return the cells and goals of a warehouse.
 
     Returns:
-        (cells, uint8 [rows, columns] of HIGHWAY and STORAGE; (x, y) of the goals, in the order in which deliveries are
+        (cells: uint8 [rows, columns] of HIGHWAY and STORAGE; goals: list of (x, y) in the order in which deliveries are
         checked).
 
     Raises:

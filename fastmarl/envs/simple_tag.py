@@ -81,9 +81,10 @@ class SimpleTag(ParticleWorld):
 
 
 def _fine(position_EG2: np.ndarray, reward_EG: np.ndarray) -> None:
-    """Penalise good agents for being far out, on either axis.
+    """Penalise good agents for each coordinate that is far out.
 
-    exp of NumPy, used by mpe2, and of libm, called by compiled code, differ in the last bit on some processors.
+    This is not compiled, because exp of NumPy, which mpe2 uses, and of libm, which compiled code calls, differ in the
+    last bit on some processors.
     """
     distance = np.abs(position_EG2)
     beyond = np.minimum(np.exp(2 * np.minimum(distance, 3.0) - 2), 10)  # reaches 10 before 3, so exp cannot overflow

@@ -28,7 +28,7 @@ def seed_streams(streams_E: np.ndarray, env_indices: np.ndarray, seeds: Sequence
     Args:
         streams_E: All streams, uint64 [E], changed in place.
         env_indices: Indices of the envs, integers [k].
-        seeds: One seed for each of them, integers, which count modulo 2**64; None: their streams continue.
+        seeds: One integer seed per env, taken modulo 2**64; None to continue the streams.
 
     Raises:
         ConfigError: If a seed is not an integer.
@@ -68,14 +68,14 @@ def uniform(streams_E, e, low, high):
 def below(streams_E, e, n):
     """Sample an int64 in 0 ... n - 1, for n < 2**32, from `streams_E[e]`.
 
-    Probabilities differ by a relative n / 2**32 at most.
+    The relative deviation of probabilities is at most n / 2**32.
     """
     return np.int64(((random_bits(streams_E, e) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
 
 
 @njit(cache=True, nogil=True)
 def draw_zero(streams_E, e, numbers_N):
-    """Return the index, int64, of a uniformly sampled zero; there must be one."""
+    """Return the index, int64, of a uniformly sampled zero in `numbers_N`, which must contain one."""
     n_zeros = 0
     for n in range(len(numbers_N)):
         n_zeros += numbers_N[n] == 0

@@ -1,1 +1,1 @@
-"""Vector environments of other frameworks, with a row for each agent of each environment."""
+"""Vector environments for other frameworks, with one row per agent of each environment."""

@@ -1,4 +1,4 @@
-"""Agents of several envs as array rows, which other frameworks treat as independent environments."""
+"""The agents of several envs as rows of arrays, which other frameworks treat as independent environments."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ MOST_LAYERS = 20  # attributes named `env` may form a cycle
 
 
 class AgentRows:
-    """Steps envs with a row for each agent: row e * A + a is agent `agents[a]` of env e.
+    """Steps envs with one row per agent: row e * A + a is agent `agents[a]` of env e.
 
-    A row waits while its agent is not observed, and rests from the end of the agent to the next env reset.
+    A row waits while its agent is not observed, and rests after its agent has finished until the next env reset.
 
     Args:
-        env, env_config: As in `EnvRunnerConfig`; all agents have the same spaces, and `possible_agents` names them.
+        env, env_config: As in `EnvRunnerConfig`. All agents must have the same spaces and be in `possible_agents`.
         num_envs: Number E of copies of the env.
-        max_steps: Env steps after which episodes are truncated; None: no limit.
-        num_env_workers: Number of processes that step the envs; 0: one for each core; None: the current process.
+        max_steps: Env steps after which episodes are truncated; None for no limit.
+        num_env_workers: Number of processes that step the envs; 0 for one per core, None for the current process.
 
     Attributes:
         envs: The envs, or a batch of them.
         agents: Ids of the agents in an env, [A].
-        observation_space, action_space: Spaces of an agent.
-        active: bool [E, A], True for the agents to act in the next step.
+        observation_space, action_space: Spaces of a single agent.
+        active: bool [E, A], True for the agents that act in the next step.
         rewards: float64 [E, A], rewards of the last step.
-        terminated, truncated: bool [E, A], True if the agent ended in the last step. Agents remaining at the end of an
-            episode end with it.
-        is_over: bool [E], True for envs in need of a reset.
+        terminated, truncated: bool [E, A], True if the agent finished in the last step. Agents remaining at the end of
+            an episode finish with it.
+        is_over: bool [E], True for envs that need a reset.
         is_terminated: bool [E], True for envs in `is_over` that were not truncated.
         is_begun: True after the first reset; False after an error until all envs are reset.
-        infos: (row, info) of the last step or reset, for agents with an info.
+        infos: List of (row, info) from the last step or reset, for agents with an info.
 
     Raises:
         ConfigError: If agents have different spaces or the env does not name its agents.
@@ -129,7 +129,7 @@ class AgentRows:
 
     @contextmanager
     def _all_over_after_errors(self) -> Iterator[None]:
-        """After an error, some envs may have made a step and others not: all have to be reset."""
+        """Require a reset of all envs after an error, because only some of them may have made the step."""
         try:
             yield
         except BaseException:
@@ -149,8 +149,8 @@ class AgentRows:
     def observations(self) -> Any:
         """Return copies of the observations [E A, ...], nested like the space.
 
-        Waiting rows have the last observation of the agent, resting rows have zeros. The final observation of an agent
-        is kept until the next step or reset.
+        Waiting rows contain the last observation of the agent, resting rows zeros. The final observation of an agent is
+        kept until the next step or reset.
         """
         return self._layout.nest([leaf.reshape(len(self), *leaf.shape[2:]).copy() for leaf in self._obs])
 
@@ -159,7 +159,7 @@ class AgentRows:
         return self._layout.nest([leaf[divmod(row, len(self.agents))].copy() for leaf in self._obs])
 
     def seed(self, seed: int) -> list[int]:
-        """Begin the seed stream for later resets; returns the seeds of the next reset of all envs."""
+        """Seed the generator for later resets; return the seeds for the next reset of all envs."""
         self._rng = np.random.default_rng(seed)
         return [seed + env_index for env_index in range(len(self.is_over))]
 
@@ -168,7 +168,7 @@ class AgentRows:
 
         Args:
             env_indices: int64, ascending.
-            seeds: One seed per env; None: random generators continue.
+            seeds: One seed per env; None to continue the random streams.
         """
         self._check_open()
         if not len(env_indices):
@@ -217,14 +217,14 @@ class AgentRows:
             self._take(out)
 
     def _forget(self, over: np.ndarray) -> None:
-        """Erase the results of envs waiting for a reset."""
+        """Clear the results of envs that wait for a reset."""
         out, group = self._out, self._out.groups[self._group]
         for array in (group.present, group.terminated, group.truncated, group.rewards, out.terminated, out.truncated):
             array[over] = 0
         out.infos[:] = [info for info in out.infos if info[0] not in over]
 
     def _take(self, out: StepArrays) -> None:
-        """Take the results of a step."""
+        """Update all attributes with the results of a step."""
         group = out.groups[self._group]
         present, self.rewards = group.present, group.rewards.copy()
         ended, is_over = group.terminated | group.truncated, out.terminated | out.truncated
@@ -254,7 +254,7 @@ class AgentRows:
         self._take_infos(np.arange(len(self.is_over)))
 
     def _given(self, actions: Any) -> Any:
-        """Return actions per env and agent, zeros for inactive agents."""
+        """Check the actions; return them per env and agent, with zeros for inactive agents."""
         given, misfit = [], f"expected actions of {self.action_space} for {len(self)} rows, got"
         try:
             arrays = [np.asarray(array) for array in self._actions.leaves_of(actions)]
@@ -281,7 +281,7 @@ class AgentRows:
             raise FinishedAgentError(env_index, self.agents[place], 0, problem)
 
     def _take_infos(self, env_indices: np.ndarray) -> None:
-        """Take the infos of these envs and their action masks, which are for the next step only."""
+        """Store the infos of these envs, and the action masks in them, which are valid for the next step only."""
         self.infos = []
         self._masks_in_infos.reshape(*self.active.shape, -1)[env_indices] = True
         for env_index, agent, info in self._out.infos:
@@ -311,18 +311,18 @@ class AgentRows:
         return masks
 
     def env_of(self, row: int) -> Any:
-        """Return the env of a row, or the batch it belongs to."""
+        """Return the env of a row, or the batch that contains this env."""
         return self._batch if self._is_batch else self.envs[row // len(self.agents)]
 
     def attribute(self, name: str) -> list[Any]:
-        """Return an attribute of each env; for a batch, repeated for each of its envs."""
+        """Return an attribute of each env; a batch attribute is repeated for each env in the batch."""
         envs: list[Any] = [self._batch] * len(self.is_over) if self._is_batch else self.envs
         if self._all.workers is not None:
             return [env.call("__getattribute__", name) for env in envs]
         return [getattr(_owner(env, name), name) for env in envs]
 
     def set_attribute(self, row: int, name: str, value: Any) -> None:
-        """Set an attribute of the env of a row, in the layer that has it: adapters and wrappers do not forward it."""
+        """Set an attribute of the env of a row, on the layer that has it; adapters and wrappers do not forward it."""
         env: Any = self.env_of(row)
         if self._all.workers is not None:
             env.call("__getattribute__", name)  # raises AttributeError if only an inner layer has it

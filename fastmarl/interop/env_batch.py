@@ -1,4 +1,4 @@
-"""Single multi-agent envs as a batch with array results."""
+"""A batch with array results, made of single multi-agent envs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EnvBatch(ArrayEnv):
     """Steps single envs sequentially; finished envs are skipped until they are reset.
 
     Args:
-        envs: Multi-agent envs, see `fastmarl.envs.MultiAgentEnv`.
+        envs: Multi-agent envs; see `fastmarl.envs.MultiAgentEnv`.
         agents: Ids of all possible agents.
         observation_space, action_space: Spaces of each agent.
     """
@@ -83,14 +83,14 @@ class EnvBatch(ArrayEnv):
             yield env_index, result
 
     def _step_envs(self, actions: dict[int, dict]) -> Iterator[tuple[int, Any]]:
-        """Step the envs with actions; yield (env index, result), which is read before the next env steps."""
+        """Step the envs in `actions`; yield (env index, result). A result must be read before the next one."""
         for env_index, of_env in actions.items():
             with noted("step()", env_index):
                 result = self.envs[env_index].step(of_env)
             yield env_index, result
 
     def _write_step(self, env_index: int, out: StepArrays, result: Any) -> list[Hashable] | None:
-        """Write a step; returns the agents to act next, or None if the episode is over."""
+        """Write a step; return the agents that act next, or None if the episode is over."""
         if env_index in self._unchecked or not (isinstance(result, tuple) and len(result) == 5):
             check_step_result(result, env_index, self._env_t[env_index])
             self._unchecked.discard(env_index)
@@ -148,7 +148,7 @@ class EnvBatch(ArrayEnv):
                 out.infos.append((env_index, agent, info))
 
     def _number(self, env_index: int, agent: Hashable, reward: Any) -> float:
-        """Convert a reward: a number, or an array with a single number."""
+        """Convert a reward, which may be a number or an array with a single number, to a float."""
         with suppress(Exception):  # code of the value may raise anything
             array = np.asarray(reward)
             if array.dtype.kind in "biuf" and array.size == 1:
@@ -171,7 +171,7 @@ class EnvBatch(ArrayEnv):
             raise UnknownAgentError(env_index, agent, self._env_t[env_index], problem) from None
 
     def forget(self) -> None:
-        """Drop all episodes after an error or an interrupt, and pending results: each env has to be reset."""
+        """Drop all episodes and pending results after an error or an interrupt; all envs must then be reset."""
         self._acting = [None] * len(self._acting)
 
 
@@ -214,7 +214,7 @@ class WorkerBatch(EnvBatch):
     def _answers(
         self, worker: WorkerProcess, indices: list[int], number: int, *, is_reset: bool
     ) -> Iterator[tuple[int, Any]]:
-        """Yield (env index, result) of the envs in a worker; observations are views of its shared memory."""
+        """Yield (env index, result) for the envs of a worker; observations are views of its shared memory."""
         extras = worker.recv(number) or {}
         for index in indices:
             extra, results = extras.get(index, NOTHING), worker.slots[index].results
@@ -224,7 +224,7 @@ class WorkerBatch(EnvBatch):
             yield worker.env_indices[index], read(extra.infos or {}) if extra.result is None else extra.result[0]
 
     def forget(self) -> None:
-        """Drop pending results after an error or an interrupt. All envs will be reset."""
+        """Drop all episodes and pending results after an error or an interrupt; all envs must then be reset."""
         super().forget()
         for worker in self._workers:
             worker.forget()
@@ -232,7 +232,7 @@ class WorkerBatch(EnvBatch):
 
 @contextmanager
 def noted(call: str, env_index: int) -> Iterator[None]:
-    """Add the name of the env method and the env index to errors."""
+    """Add a note with the env method and the env index to errors."""
     try:
         yield
     except Exception as error:

@@ -29,22 +29,22 @@ class AgentVectorEnv(gym.vector.VectorEnv):
     ```
 
     Row e * A + a is agent `agents[a]` of env e. `infos["active"]`, bool [num_envs], is True where an agent acts on its
-    observation. It is False for waiting agents (the row keeps its observation), and from the end of an agent until its
-    env begins another episode (zeros); their actions are ignored, so leave these rows out of the loss. Rewards are from
-    the current step, also for waiting agents. Agents remaining at the end of an episode are terminated or truncated
-    with it.
+    observation. It is False for waiting agents, whose rows keep the last observation, and for finished agents until
+    their env begins another episode, with observations of zeros. Actions of these rows are ignored, so leave them out
+    of the loss. Rewards are from the current step, even for waiting agents. Agents remaining at the end of an episode
+    are terminated or truncated with it.
 
-    An agent that ends before others cannot be reset alone: in each mode its row rests until its env is reset.
+    An agent that finishes before others cannot be reset alone: in every mode, its row rests until its env is reset.
 
     Args:
         env: Environment as in `EnvRunnerConfig(env=...)`, such as a PettingZoo name, a class, a function or a
-            `fastmarl` env. All agents have the same spaces and are in `possible_agents`.
+            `fastmarl` env. All agents must have the same spaces and be in `possible_agents`.
         num_envs: Number of environment copies.
         env_config: Options of the environment.
-        autoreset_mode: When an env whose episode is over is reset, see `gymnasium.vector.AutoresetMode`. With
-            "SameStep", `infos["final_obs"]` and `infos["final_info"]` belong to the ended agents.
-        max_steps: Env steps after which episodes are truncated; None: no limit.
-        num_env_workers: Number of processes that step the environments; 0: one for each core; None: the current
+        autoreset_mode: When to reset an env after its episode; see `gymnasium.vector.AutoresetMode`. With "SameStep",
+            `infos["final_obs"]` and `infos["final_info"]` contain the last observations and infos of finished agents.
+        max_steps: Env steps after which episodes are truncated; None for no limit.
+        num_env_workers: Number of processes that step the environments; 0 for one per core, None for the current
             process.
 
     Attributes:
@@ -85,8 +85,8 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         """Begin episodes.
 
         Args:
-            seed: An integer: env e gets seed + e. A list: a seed for each env (not for each row). None: random
-                generators continue.
+            seed: An integer, with which env e gets seed + e; or a list with a seed for each env (not for each row).
+                None continues the random streams.
             options: {"reset_mask": bool [num_envs]} resets only these rows, which must be all rows of their envs.
 
         Returns:
@@ -137,7 +137,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
             (observations [num_envs, ...], rewards float64, terminations bool, truncations bool, infos).
 
         Raises:
-            FinishedAgentError: If a finished agent comes back or gets a reward.
+            FinishedAgentError: If a finished agent is observed again or gets a reward.
             ConfigError: If actions are not in the space.
         """
         rows = self._rows
@@ -158,7 +158,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         return rows.observations(), *flat, self._infos(infos, finals)
 
     def _finals(self, infos: list[tuple[int, dict]]) -> tuple[dict[str, Any], list[tuple[int, dict]]]:
-        """Return the last observations and infos of ended agents, and the infos of the others."""
+        """Return the last observations and infos of finished agents, and the infos of all others."""
         ended = (self._rows.terminated | self._rows.truncated).reshape(-1)
         finals: dict[str, Any] = {}
         last: dict[int, dict] = {}

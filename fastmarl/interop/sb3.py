@@ -33,22 +33,23 @@ class AgentVecEnv(VecEnv):
     model = PPO("MlpPolicy", VecMonitor(envs)).learn(100_000)
     ```
 
-    Row e * A + a is agent `agents[a]` of env e. When an agent ends, its info has "terminal_observation" and
+    Row e * A + a is agent `agents[a]` of env e. When an agent finishes, its info has "terminal_observation" and
     "TimeLimit.truncated"; agents remaining at the end of an episode are done with it, and all agents of an env begin
-    the next episode at the same time. Each info has "active": False where the agent does not act on the observation,
-    because it waits, or because it is finished and others in its env continue. Stable-Baselines3 also learns from these
-    rows (with zero observations after the end, and zero rewards) and counts the latter towards the next episode of the
-    agent, so prefer `fastmarl train` if agents die early.
+    the next episode at the same time. Each info has "active", which is False where the agent does not act on the
+    observation, because it waits, or because it has finished while others in its env continue. Stable-Baselines3 learns
+    from these rows also, and counts rows of finished agents, with observations and rewards of zero, towards their next
+    episode. Prefer `fastmarl train` if agents die early.
 
     Action masks, in observations under "action_mask" or in infos, are available to MaskablePPO of sb3-contrib. An
     observation with a mask and one other entry is reduced to that entry.
 
     Args:
-        env: Environment as in `EnvRunnerConfig(env=...)`. All agents have the same spaces and are in `possible_agents`.
+        env: Environment as in `EnvRunnerConfig(env=...)`. All agents must have the same spaces and be in
+            `possible_agents`.
         num_envs: Number of environment copies.
         env_config: Options of the environment.
-        max_steps: Env steps after which episodes are truncated; None: no limit.
-        num_env_workers: Number of processes that step the environments; 0: one for each core; None: the current
+        max_steps: Env steps after which episodes are truncated; None for no limit.
+        num_env_workers: Number of processes that step the environments; 0 for one per core, None for the current
             process.
 
     Attributes:
@@ -81,10 +82,10 @@ class AgentVecEnv(VecEnv):
         super().__init__(len(self._rows), space if self._entry is None else space[self._entry], action_space)
 
     def reset(self) -> Any:
-        """Begin episodes in all envs, with the seeds of `seed()`; returns observations [num_envs, ...].
+        """Begin episodes in all envs, with the seeds from `seed()`; return observations [num_envs, ...].
 
         Raises:
-            ConfigError: If `set_options()` was called: options are for `env_config`.
+            ConfigError: If `set_options()` was called; use `env_config` instead.
         """
         if any(self._options):
             raise ConfigError(f"reset() takes no options, got {self._options}; put them into env_config")
@@ -95,10 +96,10 @@ class AgentVecEnv(VecEnv):
         return self._observations()
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seed the next reset: env e gets seed + e. Returns the seed of the env of each row.
+        """Seed the next reset, where env e gets seed + e; return the env seed of each row.
 
         Args:
-            seed: None: a random one.
+            seed: The seed, or None for a random one.
         """
         chosen = int(np.random.default_rng().integers(2**31)) if seed is None else seed
         by_env = self._rows.seed(chosen)
@@ -106,7 +107,7 @@ class AgentVecEnv(VecEnv):
         return self._seeds
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keep the actions [num_envs, ...] for `step_wait()`."""
+        """Store the actions [num_envs, ...] for `step_wait()`."""
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict]]:
@@ -116,7 +117,7 @@ class AgentVecEnv(VecEnv):
             (observations [num_envs, ...], rewards float32, dones bool, infos).
 
         Raises:
-            FinishedAgentError: If a finished agent comes back or gets a reward.
+            FinishedAgentError: If a finished agent is observed again or gets a reward.
             ConfigError: If actions are not in the space.
         """
         rows = self._rows
@@ -155,7 +156,7 @@ class AgentVecEnv(VecEnv):
         return self._rows.action_masks()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return the attribute `attr_name` of the envs of the rows `indices` (None: all)."""
+        """Return the attribute `attr_name` of the env of each row in `indices` (None for all rows)."""
         rows = self._get_indices(indices)
         if attr_name == MASKS:
             self._check_masks()
@@ -167,17 +168,17 @@ class AgentVecEnv(VecEnv):
         return [found[self.env_index[row]] for row in rows]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set `attr_name` to `value` in the envs of the rows `indices` (None: all); in a batch, for all its envs."""
+        """Set `attr_name` to `value` in the env of each row in `indices` (None for all rows); a batch is set as one."""
         for row in self._firsts(indices).values():
             self._rows.set_attribute(row, attr_name, value)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list:
-        """Call a method once in each env that has any of the rows.
+        """Call a method once on each env that has any of the rows.
 
         Args:
             method_name: Name of the method.
             method_args: Its arguments.
-            indices: Rows; None: all.
+            indices: Indices of the rows; None for all.
             method_kwargs: Its keyword arguments.
 
         Returns:
@@ -203,7 +204,7 @@ class AgentVecEnv(VecEnv):
             raise AttributeError(f"actions of {self.action_space} have no masks")
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: Indices = None) -> list[bool]:
-        """Return False for each of the rows `indices` (None: all): no `wrapper_class` wraps individual agents."""
+        """Return False for each row in `indices` (None for all), as no `wrapper_class` wraps individual agents."""
         return [False for _ in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[np.ndarray | None]:

@@ -30,27 +30,28 @@ MULTIPLE = gym.spaces.MultiDiscrete, gym.spaces.MultiBinary
 
 @public("fastmarl.interop.torchrl")
 class TensorDictEnv(EnvBase):
-    """A TorchRL environment of all copies of a multi-agent environment, for TorchRL collectors, losses and modules.
+    """A TorchRL environment that batches copies of a multi-agent environment, for TorchRL collectors and losses.
 
     ```python
     env = TensorDictEnv("mpe2.simple_spread_v3", num_envs=32)
     collector = Collector(env, policy, frames_per_batch=3200, total_frames=1_000_000)
     ```
 
-    TensorDicts have the batch size [E] and the group "agents" with batch size [E, A], in the order of `agents`. It has
-    "observation", nested like the space without its action mask; "action"; "mask", bool, True where an agent acts on
-    its observation; and "action_mask", bool [E, A, choices], if actions have choices: all True if the env has no masks.
-    After a step, "reward" float32 [E, A, 1], and "done", "terminated" and "truncated", bool [E, A, 1], that remain True
-    from the end of an agent to the next reset. The same three entries at the root, [E, 1], tell if the episode of the
-    env is over. Leave rows without "mask" out of losses: their agents wait, with their last observation, or have ended.
+    TensorDicts have the batch size [E] and contain the group "agents" with batch size [E, A], in the order of `agents`.
+    The entries of the group are "observation", nested like the space without its action mask; "action"; "mask", bool,
+    True where an agent acts on its observation; and, for discrete actions, "action_mask", bool [E, A, choices], which
+    is all True if the env has no masks. A step adds "reward", float32 [E, A, 1], and "done", "terminated" and
+    "truncated", bool [E, A, 1], which remain True for finished agents until the next reset. The same three entries at
+    the root, [E, 1], are True if the episode of the env is over. Leave rows where "mask" is False out of losses: their
+    agents have finished, or wait and keep their last observation.
 
     Args:
         env: Environment as in `EnvRunnerConfig(env=...)`, such as a PettingZoo name, a class, a function or a
-            `fastmarl` env. All agents have the same spaces and are in `possible_agents`.
+            `fastmarl` env. All agents must have the same spaces and be in `possible_agents`.
         num_envs: Number E of copies.
         env_config: Options of the environment.
-        max_steps: Env steps after which episodes are truncated; None: no limit.
-        num_env_workers: Number of processes that step the environments; 0: one for each core; None: the current
+        max_steps: Env steps after which episodes are truncated; None for no limit.
+        num_env_workers: Number of processes that step the environments; 0 for one per core, None for the current
             process.
         device: Device of the TensorDicts.
 
@@ -104,12 +105,12 @@ class TensorDictEnv(EnvBase):
         self.done_spec = self._group(of_agents, **of_envs)
 
     def _group(self, of_agents: Mapping[str, Any], **of_envs: Any) -> Composite:
-        """Return a spec of the group and of the env entries."""
+        """Return a spec with these entries in the agent group, and these entries of envs at the root."""
         group = Composite(of_agents, shape=self._shape)
         return Composite({GROUP: group, **of_envs}, shape=self._shape[:1]).to(self.device)
 
     def _of_agents(self, space: gym.Space) -> Any:
-        """Return the spec of a value for each agent."""
+        """Return the spec for one value of `space` per agent."""
         with set_gym_backend("gymnasium"):
             spec = _gym_to_torchrl_spec_transform(
                 space, remap_state_to_observation=False, categorical_action_encoding=True, device="cpu"
@@ -149,7 +150,7 @@ class TensorDictEnv(EnvBase):
         return self._results({"reward": torch.from_numpy(rows.rewards.astype(np.float32))[..., None]})
 
     def _results(self, found: dict[str, Any]) -> TensorDict:
-        """Return the entries expected by TorchRL after a step or a reset, with these entries of the agents."""
+        """Return the TensorDict of a step or a reset; `found` contains further entries for the agent group."""
         rows, (terminated, truncated) = self._rows, self._ended
         seen = _from_zero(rows.observation_space, rows.observations())
         found["observation"] = map_struct(self._by_agent, self._without_mask(seen))
@@ -165,7 +166,7 @@ class TensorDictEnv(EnvBase):
         return torch.from_numpy(array.reshape(*self._shape, *array.shape[1:]))
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close all envs, which cannot be stepped afterwards; raises if already closed and `raise_if_closed` is set."""
+        """Close all envs, which cannot be stepped afterwards; if already closed, raise if `raise_if_closed` is set."""
         self._rows.close()
         super().close(raise_if_closed=raise_if_closed)
 
@@ -183,7 +184,7 @@ def _is_taken(space: gym.Space) -> bool:
 
 
 def _from_zero(space: gym.Space, observations: Any) -> Any:
-    """Count choices from 0, as TorchRL does."""
+    """Shift discrete observations to start at 0, as in TorchRL."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _from_zero(part, observations[key]) for key, part in space.items()}
     start = getattr(space, "start", 0)

@@ -1,4 +1,4 @@
-"""Optimizer steps, with a single pass over memory for Adam."""
+"""Optimizer steps, which for Adam take a single pass over memory."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ class FusedAdam:
     """Performs an Adam step in a single pass over memory; results equal those in torch up to rounding.
 
     Args:
-        optimizer: An Adam optimizer of torch for which `can_fuse()` returns True. Parameters, gradients and moments are
-            not moved.
+        optimizer: A torch Adam optimizer for which `can_fuse()` returns True. Parameters, gradients and moments must
+            stay in place.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
@@ -46,9 +46,9 @@ class OptimizerSteps:
         self._fused: FusedAdam | None = None
 
     def step(self, unreached: list[slice]) -> None:
-        """Take a step that leaves parameters without a gradient and their moments unchanged.
+        """Take a step; parameters without a gradient, and their moments, remain unchanged.
 
-        The optimizer performs the first step, which creates the moments.
+        The optimizer itself takes the first step, which creates the moments.
 
         Args:
             unreached: Positions of the parameters without a gradient.
@@ -67,7 +67,7 @@ class OptimizerSteps:
 
 
 def limit_norm(gradient: torch.Tensor, most: float | None) -> float:
-    """Scale a gradient down to this norm if its norm is larger; returns the norm before scaling."""
+    """Scale a gradient down to the norm `most` if its norm is larger; return the norm before scaling."""
     norm = float(torch.linalg.vector_norm(gradient))
     if most is not None and norm > most:
         gradient.mul_(most / (norm + SMALLEST))

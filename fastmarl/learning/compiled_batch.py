@@ -1,4 +1,4 @@
-"""The layers of a module, and batches of inputs, in the form used by compiled code."""
+"""Layers and input batches of a module, in the form used by compiled code."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ TOLERANCE = 1e-3  # of float32, relative to the magnitude
 
 
 class CompiledGradient:
-    """Computes parameter gradients of a module. See `CompiledGradients`."""
+    """Computes the parameter gradients of a module; see `CompiledGradients`."""
 
     def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor], layers: ModuleLayers):
         self.module, self.gradients, self.layers = module, gradients, layers
@@ -32,11 +32,11 @@ class CompiledGradient:
         self._part_sums = np.zeros((1 + MOST_PARTS, self._n), np.float32)  # gradients of parts, and their sum
 
     def net(self, part: int | None = None, *, has_values: bool = False, **kind: Any) -> PPOGradient:
-        """Return the compiled code for a kind of rows, see `gradient_of()`.
+        """Return the compiled network for a kind of rows; see `gradient_of()`.
 
         Args:
-            part: Index of a part, whose gradients are read by `add_parts()`; None: overwrite `gradients`.
-            has_values: Also compute values.
+            part: Index of a minibatch part, whose gradients `add_parts()` sums; None to overwrite `gradients`.
+            has_values: True to compute values also.
             kind: Options of `gradient_of()`.
         """
         if (key := (part, has_values, *kind.items())) not in self._nets:
@@ -49,7 +49,7 @@ class CompiledGradient:
         return {each: piece.view(each.shape) for each, piece in zip(self.gradients, pieces, strict=True)}
 
     def add_parts(self, n: int, trained: set[Any]) -> None:
-        """Overwrite the gradients of these parameters with the sum of n parts, added in order."""
+        """Overwrite the gradients of these parameters with the sum over the first `n` parts, added in order."""
         np.add.reduce(self._part_sums[:n], 0, out=self._part_sums[MOST_PARTS])
         end = 0
         for each, array in self._arrays.items():
@@ -58,13 +58,13 @@ class CompiledGradient:
                 np.copyto(array, self._part_sums[MOST_PARTS, begin:end].reshape(array.shape))
 
     def needed(self, *, has_values: bool) -> DenseNet:
-        """Return the layers on which the outputs depend."""
+        """Return the layers that the logits, and the values if `has_values`, depend on."""
         net = self.layers.net
         return needed_layers(net if has_values else net._replace(values=OBSERVATIONS))
 
 
 class Inputs(NamedTuple):
-    """The inputs of a network: float32 [n, n_obs], and states of each sequence."""
+    """Inputs of a network: observations, float32 [n, n_obs], and the recurrent states of each sequence."""
 
     obs: Any
     states: list[Any]
@@ -75,16 +75,16 @@ class Inputs(NamedTuple):
 
 
 class CompiledBatch:
-    """A batch whose inputs are read by compiled code.
+    """A batch of inputs for compiled code.
 
     Args:
         gradient: Compiled code of the module.
-        batch: Columns with the module inputs, and other columns.
+        batch: Columns, which include the module inputs.
         shape: Shape of the rows: [n], or [N, T] for sequences.
         has_values: True if values are needed.
 
     Attributes:
-        gradient: The argument.
+        gradient: As passed.
         trained: Parameters that receive gradients.
 
     Raises:
@@ -114,7 +114,7 @@ class CompiledBatch:
         return self._n
 
     def _in_a_row(self, column: Any) -> Any:
-        """Return the concatenated steps of all sequences."""
+        """Return the column with the steps of all sequences concatenated."""
         return map_struct(lambda leaf: leaf.flatten(0, 1) if self.gradient.layers.net.states else leaf, column)
 
     def _state(self, path: Path, n: int) -> Any:
@@ -130,7 +130,7 @@ class CompiledBatch:
         return leaf.detach().reshape(n, -1).contiguous().numpy()
 
     def _action_mask(self) -> Tensor | None:
-        """Return the mask applied to the logits by the module or its owner, [n, choices]."""
+        """Return the mask that the module or `forward_train()` applies to the logits, [n, choices], or None."""
         module, key = self.gradient.module, self.gradient.layers.mask_key
         if not (choices := choices_of(module.action_space)):
             return None
@@ -140,7 +140,7 @@ class CompiledBatch:
         return None if mask is None else in_a_row(self._in_a_row(mask), (self._n, sum(choices)))
 
     def _check_gradients(self, found: Any) -> None:
-        """Raise NotDenseError unless the compiled gradients equal these from autograd, where None stands for zeros."""
+        """Raise NotDenseError unless the compiled gradients equal `found` from autograd; None there means zeros."""
         gradients = self.gradient.gradients
         theirs = [torch.zeros_like(each) if of is None else of for each, of in zip(gradients, found, strict=True)]
         off = [
@@ -162,7 +162,7 @@ def steps_of(numbers: Any, length: int) -> Any:
 
 
 def counted(mask: Tensor) -> Tensor:
-    """Return the indices of the rows where the mask is True, or of the sequences with such rows."""
+    """Return the indices of the rows where the mask is True or, for sequences, of those with any such row."""
     if not mask.any():
         raise NotDenseError("no row counts")
     return mask.reshape(len(mask), -1).any(1).nonzero().squeeze(1)
@@ -171,8 +171,8 @@ def counted(mask: Tensor) -> Tensor:
 def few(numbers: Tensor, length: int, most: int) -> Tensor:
     """Return an evenly spaced selection of these sequence indices.
 
-    It has at least 2 indices, possibly repeated; the number of sequences differs from their length; and there are at
-    most `most` steps if possible.
+    The selection has at least 2 indices, possibly repeated, a count that differs from the sequence length, and at most
+    `most` steps in total if possible.
     """
     n = max(2, min(len(numbers), most // max(1, length)))
     places = torch.linspace(0, len(numbers) - 1, n + (n == length), dtype=torch.float64, device="cpu")

@@ -27,12 +27,12 @@ CHANGES = "its forward pass changes attributes"
 
 
 class CompiledGradients:
-    """Compiled code for a module, which is read again after each change.
+    """Compiled gradients of a module, which is read again after each change.
 
     Modules of classes other than `DefaultRLModule` are read from a forward pass of a copy, so that the module itself is
-    not affected. Attributes, methods and variables that may be used by a pass are compared before each update, and the
-    gradients of a few rows after every few thousand rows; if the gradient of a module differs from its layers, autograd
-    is used instead.
+    not affected. Before each update, attributes, methods and variables that a pass may use are checked for changes.
+    Every few thousand rows, the gradients of a few rows are compared with autograd, which is used instead if they
+    differ.
 
     Args:
         module: The module.
@@ -51,14 +51,14 @@ class CompiledGradients:
 
         Raises:
             BatchError: If `ppo_loss()` would raise it, or actions are out of range.
-            NotDenseError: If the module might compute more than its layers, or compiled code does not support the
-                batch.
+            NotDenseError: If the module might compute anything else than its layers, or compiled code does not support
+                the batch.
         """
         form = _form_of(batch), options.vf_coeff != 0, options.kl_coeff != 0
         return self._prepared(batch, form, CompiledRows, options)
 
     def outputs(self, batch: Mapping[str, Any]) -> CompiledOutputs:
-        """Prepare a batch of module inputs for other losses of the logits; see `rows()`."""
+        """Prepare a batch of module inputs for any other loss on the logits; see `rows()`."""
         return self._prepared(batch, (_form_of(batch),), CompiledOutputs)
 
     def _prepared(self, batch: Mapping[str, Any], form: Any, kind: Any, *options: Any) -> Any:
@@ -81,7 +81,7 @@ class CompiledGradients:
         return rows
 
     def _read(self, batch: Mapping[str, Any], kind: Any, options: Any) -> Snapshot:
-        """Read the module in its current state; returns that state."""
+        """Read the module in its current state; return a snapshot of that state."""
         excluded: set[Change] = set()
         try:
             self._check_parameters()

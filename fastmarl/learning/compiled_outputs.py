@@ -1,4 +1,4 @@
-"""Batches with compiled computation of module logits and of the gradients of any loss on these."""
+"""Batches with compiled code for module logits, and for the gradients of any loss on the logits."""
 
 import copy
 from collections.abc import Mapping
@@ -31,13 +31,11 @@ class CompiledOutputs(CompiledBatch):
         self._net, self._mask = gradient.net(is_given=True), self._action_mask()
 
     def outputs(self, *numbers: Tensor) -> Tensor:
-        """Return the logits of each row [n, k].
-
-        Where the action mask is 0, they are the lowest finite number.
+        """Return the logits of each row [n, k], with the lowest finite number where the action mask is 0.
 
         Args:
-            numbers: Indices of rows or sequences, without duplicates; all other rows are zeros. `backward()` applies to
-                the last returned tensor.
+            numbers: Tensors with indices of rows or sequences, without duplicates; all other rows are zeros.
+                `backward()` applies to the last tensor.
         """
         obs, states = self._inputs
         found = [self._net.outputs(obs, each.numpy(), length=self._length, states=states) for each in numbers]
@@ -45,13 +43,13 @@ class CompiledOutputs(CompiledBatch):
         return logits if self._mask is None else masked(logits, self._mask)
 
     def backward(self, derivatives: Tensor) -> None:
-        """Overwrite the gradient, given loss derivatives for the logits of the last `outputs()`, float32 [n, k]."""
+        """Overwrite the gradient, given the loss derivatives float32 [n, k] by the logits of the last `outputs()`."""
         if self._mask is not None:
             derivatives = derivatives.masked_fill(self._mask == 0, 0.0)
         self._net.backward(derivatives.contiguous().numpy())
 
     def of(self, gradient: CompiledGradient) -> "CompiledOutputs":
-        """Return the same batch for a module with the same layers and other weights."""
+        """Return the same batch for a module with the same layers but different weights."""
         other = copy.copy(self)
         other.gradient, other._net = gradient, gradient.net(is_given=True)
         return other
@@ -80,7 +78,7 @@ class CompiledOutputs(CompiledBatch):
 
     @staticmethod
     def some(batch: Mapping[str, Any], most: int) -> Tensor:
-        """Return the indices of a few rows that count, or of sequences with such rows, see `few()`."""
+        """Return the indices of a few rows that count, or of sequences with such rows; see `few()`."""
         mask = batch[Columns.LOSS_MASK]
         return few(counted(mask), mask.shape[1:].numel(), most)
 
@@ -94,8 +92,8 @@ class AutogradOutputs:
     """A batch with gradients from autograd; see `CompiledOutputs`.
 
     Attributes:
-        backend: "autograd" and the reason.
-        trained: None: torch tracks which parameters have gradients.
+        backend: "autograd: " followed by the reason.
+        trained: None, because torch tracks which parameters have gradients.
     """
 
     trained = None
@@ -106,7 +104,7 @@ class AutogradOutputs:
         self._logits: Tensor
 
     def outputs(self, *numbers: Tensor) -> Tensor:
-        """Return the logits like `CompiledOutputs.outputs()`, after a single pass."""
+        """Return the logits as in `CompiledOutputs.outputs()`, computed in a single pass."""
         self._numbers = torch.cat(numbers)
         with torch.enable_grad():
             self._logits = self._module.forward_train(taken(self._inputs, self._numbers))[Columns.ACTION_DIST_INPUTS]
@@ -115,7 +113,7 @@ class AutogradOutputs:
         return found.flatten(0, -2)
 
     def backward(self, derivatives: Tensor) -> None:
-        """Add to the gradients; see `CompiledOutputs.backward()`."""
+        """Accumulate the gradients; see `CompiledOutputs.backward()`."""
         shape = self._logits.shape
         if self._logits.requires_grad:  # not if everything is frozen
             self._logits.backward(derivatives.view(-1, *shape[1:])[self._numbers].view(shape))

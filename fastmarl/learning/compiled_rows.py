@@ -1,4 +1,4 @@
-"""Batches with compiled gradients."""
+"""Batches with compiled gradients of the PPO loss."""
 
 import sys
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ ROWS_OF_PART = 600  # minimum, as each part copies the weights and adds its grad
 
 
 class LossOptions(NamedTuple):
-    """Arguments of `ppo_loss()` set by an update."""
+    """Options of `ppo_loss()` for an update."""
 
     clip: float
     vf_coeff: float
@@ -80,11 +80,12 @@ class CompiledRows(CompiledBatch):
         return given.reshape(len(self), -1)
 
     def compute(self, numbers: Tensor, threads: RowThreads | None = None) -> dict[str, float]:
-        """Overwrite the gradient with the gradient of the given rows; returns the statistics of `ppo_loss()`.
+        """Overwrite the gradient with the gradient of the given rows; return the statistics of `ppo_loss()`.
 
         Args:
-            threads: Compute parts of the minibatch in parallel; the parts do not depend on the number of threads. None:
-                no parts.
+            numbers: Indices of rows or sequences.
+            threads: Threads that compute parts of the minibatch, which do not depend on the number of threads; None to
+                compute it without parts.
         """
         options = self._options
         sums = self._compute(self._inputs, self._rows, numbers.numpy(), options, threads)
@@ -107,7 +108,7 @@ class CompiledRows(CompiledBatch):
     def _compute(
         self, inputs: Inputs, rows: Any, order: Any, options: LossOptions, threads: RowThreads | None = None
     ) -> Any:
-        """Overwrite the gradient; returns SUMS."""
+        """Overwrite the gradient; return the sums named by `SUMS`."""
         n_parts = 1 if threads is None else max(1, min(MOST_PARTS, len(order) * self._length // ROWS_OF_PART))
         ends = [len(order) * k // n_parts for k in range(n_parts + 1)]
         sums = compute_parts(
@@ -132,8 +133,8 @@ class CompiledRows(CompiledBatch):
     def compare_with_autograd(self, most: int) -> None:
         """Raise NotDenseError unless compiled code and autograd compute the same gradient.
 
-        It uses at most `most` rows that count, with ratios of 1 and with substitute actions, advantages and targets,
-        because derivatives of the actual rows may be 0, for example where ratios are clipped.
+        The comparison uses at most `most` rows that count, with ratios of 1 and with substitute actions, advantages and
+        targets, because the derivatives of actual rows may be 0, for example where ratios are clipped.
         """
         numbers, gradients = self.some(self._batch, most), self.gradient.gradients
         try:
@@ -150,7 +151,7 @@ class CompiledRows(CompiledBatch):
 
     @staticmethod
     def some(batch: Mapping[str, Any], most: int) -> Tensor:
-        """Return the indices of a few rows that count, or of sequences with such rows, see `few()`."""
+        """Return the indices of a few rows that count, or of sequences with such rows; see `few()`."""
         logp = batch[Columns.ACTION_LOGP]
         mask = batch.get(Columns.LOSS_MASK)
         numbers = torch.arange(len(logp), device="cpu") if mask is None else counted(mask)
@@ -162,7 +163,7 @@ class CompiledRows(CompiledBatch):
         return LossOptions(0.2, 0.5 if options.vf_coeff else 0.0, None, 0.01, 1.0 if options.kl_coeff else 0.0)
 
     def _comparable(self, numbers: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
-        """Return a loss on these rows, and the replaced columns, keyed by position in packed rows."""
+        """Return a loss on these rows, and the columns it substitutes, keyed by position in packed rows."""
         module, options = self.gradient.module, self._comparing
         names = [
             *module_inputs(self._batch),

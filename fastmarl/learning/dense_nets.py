@@ -16,11 +16,11 @@ LOGP, ADVANTAGES, TARGETS, COUNTS, FIRST_ACTION = range(5)  # columns of packed 
 
 
 class DenseNet(NamedTuple):
-    """Layers of a network in execution order.
+    """A network as layers.
 
     Attributes:
         n_obs: Number of inputs.
-        layers: The layers.
+        layers: The layers, in order of execution.
         logits: Index of the layer that outputs the logits.
         values: Index of the layer that outputs the values; OBSERVATIONS if there is no such layer.
         sizes: Number of options of each choice of a categorical policy; None for a Gaussian policy.
@@ -50,7 +50,7 @@ class DenseNet(NamedTuple):
 
     @property
     def states(self) -> list[Path]:
-        """Paths of the states used, in layer order."""
+        """Paths of the recurrent states, in layer order."""
         return [path for layer in self.layers if layer.cell for path in layer.cell.states]
 
 
@@ -68,10 +68,10 @@ def gradient_of(
     Args:
         net: The network.
         gradients: Trained parameter -> tensor for its gradient.
-        has_mask: Rows have action masks, see `packed_rows()`.
-        has_former: Rows have former logits, see `packed_rows()`.
-        is_given: Rows are the derivatives of any loss with respect to the logits, not columns of the PPO loss.
-        variant: Instruction set, see PPOGradient.
+        has_mask: True if rows have action masks; see `packed_rows()`.
+        has_former: True if rows have the logits of the sampling policy; see `packed_rows()`.
+        is_given: True if loss derivatives by the logits are given, instead of rows of the PPO loss.
+        variant: Instruction set; see PPOGradient.
 
     Raises:
         NotDenseError: If compiled code does not support the network.
@@ -140,11 +140,11 @@ def packed_rows(
     Args:
         logp: Log probabilities [n] of the sampled actions.
         advantages: Advantages [n].
-        targets: Value targets [n]; None without values.
+        targets: Value targets [n]; None if values are not trained.
         actions: [n, ...], choice indices or Box values.
-        loss_mask: bool [n], True for rows that count; None: all count.
-        action_mask: [n, k], if PPOGradient uses masks.
-        former_logits: [n, k], if PPOGradient uses former logits.
+        loss_mask: bool [n], True for rows that count; None if all rows count.
+        action_mask: Action masks [n, k], if PPOGradient uses masks.
+        former_logits: Logits [n, k] of the sampling policy, if PPOGradient uses them.
 
     Returns:
         float32 [n, width].

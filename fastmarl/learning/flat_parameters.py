@@ -19,8 +19,8 @@ class FlatPart:
     Args:
         parameter: The parameter.
         places: `_parameters` of the module.
-        name: Its key in `places`.
-        rows: Range of the flat tensor.
+        name: Key of the parameter in `places`.
+        rows: Range of the parameter in the flat tensor.
         gradient: The flat gradient.
     """
 
@@ -37,17 +37,17 @@ class FlatPart:
         return given is not None and (given is not self.gradient or self.gradient._version != self._cleared)
 
     def clear(self) -> None:
-        """Mark the parameter as having no gradient. The gradient values must then be zeros."""
+        """Mark the parameter as having no gradient. The gradient must already be all zeros."""
         self._cleared = self.gradient._version
         if self.parameter.grad is not self.gradient:
             self.parameter.grad = self.gradient
 
     def mark_reached(self) -> None:
-        """Mark the parameter as having a gradient, which was written without torch noticing."""
+        """Mark the parameter as having a gradient, after writing one without the knowledge of torch."""
         self._cleared = -1
 
     def collect(self) -> None:
-        """Restore a gradient that was detached from the parameter, as by `module.zero_grad()`."""
+        """Reattach the flat gradient to the parameter if it was detached, for example by `module.zero_grad()`."""
         given = self.parameter.grad
         if given is None:
             self.gradient.zero_()
@@ -73,8 +73,8 @@ class FlatPart:
 class FlatParameters(torch.nn.Parameter):
     """The tensor returned by `flat_parameters()`.
 
-    An operation that writes to it also writes to the module parameters, so `backward()` through an earlier graph raises
-    the usual RuntimeError of torch.
+    An operation that writes to it also writes to the module parameters, so a `backward()` through an earlier graph
+    raises the usual torch RuntimeError.
 
     Attributes:
         gradient: Gradients of all parameters, [k], zeros where a parameter has none. Parameter gradients are views of
@@ -150,20 +150,20 @@ class FlatParameters(torch.nn.Parameter):
         return {part.parameter for part in self._parts if part.is_reached}
 
     def unreached(self) -> list[slice]:
-        """Return the positions of the parameters without gradient. Detached gradients are restored."""
+        """Return the positions of the parameters without a gradient, after restoring detached gradients."""
         for part in self._parts:
             part.check()
             part.collect()
         return [part.rows for part in self._parts if not part.is_reached]
 
     def mark_reached(self, parameters: Collection[Tensor]) -> None:
-        """Mark exactly these parameters as having gradients, which were written without torch noticing."""
+        """Mark exactly these parameters as having gradients, after writing them without the knowledge of torch."""
         reached = set(parameters)
         for part in self._parts:
             part.mark_reached() if part.parameter in reached else part.clear()
 
     def kept(self, places: Sequence[slice], *others: Tensor) -> list[tuple[Tensor, slice, Tensor]]:
-        """Copy these positions of this tensor and of others [k]; see `put_back()`."""
+        """Copy the values at these positions of this tensor and of others [k], for `put_back()`."""
         return [(each, rows, each.detach()[rows].clone()) for rows in places for each in (self.detach(), *others)]
 
     @staticmethod
@@ -190,8 +190,9 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
     optimizer = torch.optim.Adam([flat_parameters(module)], lr=1e-3, fused=True)
     ```
 
-    Parameters without a gradient are not changed, as in torch; but if others step, the optimizer moments continue as
-    with a zero gradient. Use a separate tensor for each part of the module with a separate training schedule.
+    As in torch, a step does not change parameters without a gradient; but if other parameters have one, the optimizer
+    moments are updated as for a zero gradient. Use a separate tensor for each part of the module that has a separate
+    training schedule.
 
     The module is used, saved and loaded as before (except by `load_state_dict(assign=True)`, which replaces its
     parameters). A runner that acts with the module sees each step immediately. Call this function after
@@ -203,7 +204,7 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
         module: Module whose parameters with `requires_grad` are moved; others are not moved.
 
     Returns:
-        Tensor [k], the values of all parameters in the order of `module.parameters()`.
+        Tensor [k] with the values of all moved parameters, in the order of `module.parameters()`.
 
     Raises:
         ConfigError: If there are no such parameters, or they differ in dtype or device.

@@ -1,4 +1,4 @@
-"""Make the C library keep freed memory instead of returning it to the system."""
+"""A setting that makes the C library keep freed memory instead of returning it to the system."""
 
 import ctypes
 
@@ -7,7 +7,7 @@ LARGEST_KEPT = 32 << 20  # bytes of a single array; maximum threshold of glibc
 
 
 def keep_freed_memory(num_bytes: int = 1 << 30) -> bool:
-    """Make the process reuse the memory of freed CPU arrays and tensors.
+    """Let the process reuse the memory of freed CPU arrays and tensors.
 
     A training loop allocates and frees the same megabytes in each update. By default, glibc returns them to the system,
     which clears them page by page before the next use.
@@ -16,7 +16,7 @@ def keep_freed_memory(num_bytes: int = 1 << 30) -> bool:
         num_bytes: Maximum number of bytes to keep.
 
     Returns:
-        True if the C library is glibc, as on most Linux systems, and accepted the setting. Otherwise nothing changes.
+        True if the C library is glibc, as on most Linux systems, and accepted the setting; otherwise nothing changed.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

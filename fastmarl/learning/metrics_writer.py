@@ -1,4 +1,4 @@
-"""Write the metrics of a training run to a CSV file and TensorBoard."""
+"""Writer for the metrics of a training run, to a CSV file and TensorBoard."""
 
 import csv
 import io
@@ -34,10 +34,10 @@ class MetricsWriter:
     new metric appears, the file is rewritten with an additional column. Missing metrics are left empty.
 
     Args:
-        csv_path: Path of the CSV file; None: no CSV file.
-        tensorboard_folder: Directory for TensorBoard events; None: no events.
-        resume_step: Continue after this step, for example from a checkpoint; lines of later steps are dropped. None:
-            start a new file.
+        csv_path: Path of the CSV file; None to write no CSV file.
+        tensorboard_folder: Directory for TensorBoard events; None to write no events.
+        resume_step: Step to continue after, for example from a checkpoint; lines of later steps are dropped. None
+            starts a new file.
 
     Raises:
         ConfigError: If TensorBoard is requested but not installed, or the file to resume was not written by this class.
@@ -59,9 +59,9 @@ class MetricsWriter:
 
         Args:
             step: Integer that increases from call to call, such as the total number of env steps.
-            metrics: Nested dicts of numbers, or of arrays or tensors with a single number. If two have the same name,
-                the latter is written. None values, such as percentiles of empty data, are skipped. No name may be
-                "step".
+            metrics: Nested dicts of numbers, or of arrays or tensors with a single number. If a name occurs twice, the
+                last value is written. None values, such as percentiles of empty data, are skipped. The name "step" is
+                reserved.
 
         Raises:
             ConfigError: If a value is not a number, a metric is named "step", or the writer was closed. Nothing is
@@ -120,7 +120,7 @@ class _CsvFile:
         self._append(_lines([row]))
 
     def _append(self, data: bytes) -> None:
-        """Write all or nothing: on a nearly full disk, `write()` may succeed after writing only part."""
+        """Append all of `data` or nothing, because `write()` may write only a part if the disk is nearly full."""
         before, left = os.fstat(self._file.fileno()).st_size, data
         try:
             while left:
@@ -133,7 +133,7 @@ class _CsvFile:
         self._file.close()
 
     def _read(self) -> list[list[str]]:
-        """Return all lines, starting with the column names, without an incomplete last line."""
+        """Return all complete lines, starting with the column names."""
         data = read_file(self._path)
         try:
             lines = list(csv.reader(io.StringIO(data[: data.rfind(b"\n") + 1].decode())))
@@ -159,7 +159,7 @@ def _lines(rows: Iterable[list[str]]) -> bytes:
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Return joined name -> number."""
+    """Flatten nested metrics to {joined name: number}."""
     found: dict[str, float] = {}
     for key, value in metrics.items():
         name = f"{prefix}{key}"

@@ -17,14 +17,14 @@ def minibatches(
     """Yield minibatches of rows in random order, with a new order for each epoch.
 
     Columns of the same dtype are joined into a single matrix, so that a minibatch takes one gather operation per dtype.
-    Its tensors are views of the gathered rows, which are not changed by later minibatches.
+    Its tensors are views of the gathered rows, which later minibatches do not change.
 
     Args:
-        batch: Name -> tensor [n, ...], or dicts and tuples of tensors, see `to_tensors()`. Sequences [n, T, ...] with
-            "state_in" [n, ...] are not split.
+        batch: Name -> tensor [n, ...], or dicts and tuples of tensors, as from `to_tensors()`. Sequences [n, T, ...]
+            with "state_in" [n, ...] are not split.
         size: Number of rows per minibatch; the last minibatch of an epoch has the remaining rows.
         epochs: Number of passes over the batch.
-        generator: Random generator for the order; None: the global one of torch.
+        generator: Random generator for the order; None for the global torch generator.
 
     Raises:
         BatchError: If columns differ in number of rows or device, or the batch has no columns.
@@ -74,7 +74,7 @@ def rows_and_device(batch: Mapping[str, Any]) -> tuple[int, torch.device]:
     """Return the number of rows and their device.
 
     Raises:
-        BatchError: If columns differ in either, or there are no columns.
+        BatchError: If columns differ in number of rows or device, or there are no columns.
     """
     leaves = list(leaves_of(batch))
     if not leaves:

@@ -42,7 +42,7 @@ class ModuleLayers(NamedTuple):
     Attributes:
         net: The network.
         observe: Converts "obs" of a batch to float32 [n, n_obs].
-        mask_key: Key of the observation entry with the action mask applied by the module; None: it applies no mask.
+        mask_key: Key of the action mask in observations that the module applies; None if it applies no mask.
     """
 
     net: DenseNet
@@ -50,7 +50,7 @@ class ModuleLayers(NamedTuple):
     mask_key: str | None
 
     def of_other(self, parameters: Mapping[Any, Any]) -> "ModuleLayers":
-        """Return the layers of a module of the same structure, given a mapping from these parameters to its own."""
+        """Return the layers of a module with the same structure, whose parameters are the values of `parameters`."""
 
         def other(weights: Tensor | None) -> Any:
             return None if weights is None else parameters[weights]
@@ -70,11 +70,11 @@ def layers_of_module(module: RLModule, inputs: Mapping[str, Any] | None = None) 
     """Read the layers of a module in their current state.
 
     Args:
-        module: The module. A forward pass is run unless it is a default network, see `is_default()`.
+        module: The module. Runs a forward pass of it unless it is a default network; see `is_default()`.
         inputs: See `read_layers()`; None for a default network.
 
     Raises:
-        NotDenseError: If the module might compute more than these layers.
+        NotDenseError: If the module might compute anything else than these layers.
     """
     if module.action_space is None:
         raise NotDenseError("its action space is unknown")
@@ -89,7 +89,7 @@ def layers_of_module(module: RLModule, inputs: Mapping[str, Any] | None = None) 
 
 
 def is_default(module: RLModule) -> bool:
-    """Return True if the outputs are computed by unmodified code of a default network."""
+    """Return True if unmodified code of a default network computes the outputs."""
     kind = type(module)
     return isinstance(module, DefaultRLModule) and all(
         getattr(kind, name) is getattr(DefaultRLModule, name) for name in METHODS
@@ -97,7 +97,7 @@ def is_default(module: RLModule) -> bool:
 
 
 def check_unwatched(module: RLModule) -> None:
-    """Raise NotDenseError if a forward pass may run code other than its layers: hooks, modes, compiled code."""
+    """Raise NotDenseError if a forward pass may run other code than its layers: hooks, modes or compiled code."""
     if torch.is_autocast_enabled("cpu"):
         raise NotDenseError("torch.autocast is on")
     modes = [each for each in _get_current_function_mode_stack() if not isinstance(each, DeviceContext)]
@@ -160,7 +160,7 @@ def _default_layers(module: Any) -> ModuleLayers:
 
 
 def _n_inputs(layers: list[Any]) -> int:
-    """Return the number of inputs of the first layer that depends on it."""
+    """Return the input size of the first layer that has a fixed input size."""
     for part in layers:
         if type(part) is nn.Linear:
             return part.in_features

@@ -11,7 +11,7 @@ def one_module(module: torch.nn.Module) -> RLModule:
     """Wrap a module as an RLModule; see `as_rl_module()`.
 
     Raises:
-        ConfigError: If it is not a torch module, contains several modules, or was used by agents with different spaces.
+        ConfigError: If `module` is not a torch module, is a MultiRLModule, or acted for agents with different spaces.
     """
     if isinstance(module, MultiRLModule):
         raise ConfigError(f"expected one of the modules {list(module)}, got all of them; see runner.module[module_id]")

@@ -44,14 +44,14 @@ def ppo_loss(
         clip: Maximum distance of the probability ratio from 1.
         vf_coeff: Weight of the value error (mean of squares). With 0, for example for a critic in a separate network,
             neither values nor "value_targets" are needed.
-        vf_clip: Upper bound of the squared value error per row; None: no bound.
+        vf_clip: Upper bound of the squared value error per row; None for no bound.
         entropy_coeff: Weight of the entropy.
-        kl_coeff: Weight of the KL divergence from the sampling policy to the policy of the module, as in RLlib. It
-            needs the column "action_dist_inputs" [n, k] of the sampling policy.
-        stats: Receives, without gradients, "policy_loss", "entropy", "kl" (an estimate, Schulman 2020, "Approximating
-            KL Divergence": mean of r - 1 - log r), "clip_fraction"; "vf_loss" and "vf_explained_var" (1 - variance of
-            the value errors / variance of the targets, at least -1) unless `vf_coeff` is 0; and "mean_kl_loss", the
-            mean divergence, unless `kl_coeff` is 0.
+        kl_coeff: Weight of the KL divergence from the sampling policy to the policy of the module, as in RLlib. If it
+            is not 0, the column "action_dist_inputs" [n, k] of the sampling policy is needed.
+        stats: Dict to which statistics are written, without gradients: "policy_loss", "entropy", "kl" (the estimate
+            mean(r - 1 - log r) of Schulman 2020, "Approximating KL Divergence") and "clip_fraction"; unless `vf_coeff`
+            is 0, "vf_loss" and "vf_explained_var" (1 - variance of the value errors / variance of the targets, at least
+            -1); and unless `kl_coeff` is 0, "mean_kl_loss", the mean divergence.
 
     Returns:
         The loss, a scalar tensor.
@@ -109,7 +109,7 @@ def check_coefficients(**given: Any) -> None:
 
 
 def module_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns passed to the module."""
+    """Return those columns of `rows` that are inputs of the module."""
     names: tuple[Any, ...] = (Columns.OBS, recorded_name(Recorded.ACTION_MASK, rows), Columns.STATE_IN)
     return {name: rows[name] for name in names if name in rows}
 
@@ -211,8 +211,10 @@ def check_choices(module: RLModule, rows: Mapping[str, Any]) -> None:
 
 
 def _mean_of(mask: Tensor | None, n: int) -> Callable[[Tensor], Tensor]:
-    """Return a function for the mean of n values over the rows that count, given zeros elsewhere; 0 if no row
-    counts."""
+    """Return a function that averages n values over the rows that count; values of other rows must be zeros.
+
+    The mean is 0 if no row counts.
+    """
     if mask is None:
         return torch.mean if n else torch.sum
     total = mask.sum().clamp(min=1)

@@ -41,13 +41,14 @@ class PPOLearner:
     The loss is `ppo_loss()`. For dense networks on the CPU its gradient is compiled, which is several times faster than
     autograd. This covers default networks without convolutions, and custom modules whose forward pass consists of
     linear layers, single-layer LSTMs and GRUs, and tanh, ReLU, SiLU, GELU or ELU, with a shared or a separate critic;
-    Discrete, MultiDiscrete and Box actions; action masks and loss masks. Autograd handles all other modules.
+    Discrete, MultiDiscrete and Box actions; action masks and loss masks. All other modules are trained with autograd.
 
-    A custom module is read from a forward pass of a copy. It is read again when an attribute, method or variable used
-    by it changes, and its gradient is compared with autograd for a few rows in each update, or every 4096 rows if
-    updates are smaller. If a pass has side effects, such as counting passes, autograd is used.
+    The layers of a custom module are found by running a forward pass of a copy, again whenever an attribute, method or
+    variable that the module uses has changed. The compiled gradient is compared with autograd for a few rows in each
+    update, or every 4096 rows if updates are smaller. Autograd is used if a pass has side effects, such as counting
+    passes.
 
-    Parameters without a gradient are not changed, nor are their moments.
+    Parameters without a gradient, and their moments, are not changed.
 
     Args:
         module: See `ppo_loss()`. Its parameters are moved into a single tensor, see `flat_parameters()`.
@@ -61,13 +62,13 @@ class PPOLearner:
         vf_clip: See `ppo_loss()`.
         entropy_coeff: See `ppo_loss()`.
         kl_coeff: See `ppo_loss()`.
-        normalize_advantages: Use `normalized()` advantages, computed over the rows of the update that count.
-        max_grad_norm: Maximum norm of gradients, which are scaled down if larger; None: no limit.
-        generator: Random generator for the order of rows; None: the global one of torch.
-        compiled: Use compiled gradients where possible; False: always use autograd.
-        num_threads: Number of threads for compiled gradients of large minibatches; None: the cores available to this
-            process. The threads end with each update, and results do not depend on their number. Autograd uses the
-            threads of torch.
+        normalize_advantages: True to pass advantages through `normalized()`, over all rows of the update that count.
+        max_grad_norm: Maximum norm of gradients, which are scaled down if larger; None for no limit.
+        generator: Random generator for the order of rows; None for the global torch generator.
+        compiled: True to use compiled gradients where possible, False to always use autograd.
+        num_threads: Number of threads for compiled gradients of large minibatches; None for the number of cores
+            available to this process. The threads end with each update, and results do not depend on their number.
+            Autograd uses the torch threads.
 
     Attributes:
         backend: "compiled", or "autograd" followed by the reason; known after the first update.
@@ -120,11 +121,11 @@ class PPOLearner:
 
     @torch.inference_mode(False)  # also enables gradients, in case the caller has disabled them
     def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
-        """Run all epochs over a batch.
+        """Train on a batch for all epochs.
 
         Args:
             batch: Columns as in `ppo_loss()`, arrays or tensors, with any number of rows; other columns are ignored.
-                float64 arrays become float32.
+                float64 arrays are converted to float32.
 
         Returns:
             The statistics of `ppo_loss()`, and "grad_norm" before clipping. Each is a mean over the minibatches,
@@ -132,7 +133,7 @@ class PPOLearner:
 
         Raises:
             BatchError: If there are no rows, a column is missing or has a wrong shape, actions are out of range, or a
-                gradient is not finite; the parameters are then as of the last step before the error.
+                gradient is not finite. Steps taken before the error are kept.
             ConfigError: If an attribute is out of range, the module parameters have been replaced since the learner was
                 created, or the optimizer state belongs to another module.
         """
@@ -185,7 +186,7 @@ class PPOLearner:
         return LossOptions(self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff, self.kl_coeff)
 
     def _check_parameters(self) -> None:
-        """Raise ConfigError unless steps would update the module parameters; clear their gradients."""
+        """Clear the gradients; raise ConfigError unless steps would update all trainable module parameters."""
         self.parameters.grad = None  # checks that no parameter was moved
         if _trained(self.module) != self._trained:
             raise ConfigError("the module has other parameters to train than when the learner was made, as after "
@@ -197,7 +198,7 @@ class PPOLearner:
                                   )  # fmt: skip
 
     def _rows(self, batch: Mapping[str, Any], threads: RowThreads) -> Any:
-        """Prepare the batch for its gradient backend."""
+        """Prepare the batch for compiled gradients or, if these are impossible, for autograd; set `backend`."""
         options = self._options()
         try:
             if not self.compiled:
@@ -217,7 +218,7 @@ def _trained(module: torch.nn.Module) -> set[torch.nn.Parameter]:
 
 
 def _not_finite(batch: Mapping[str, Any]) -> str:
-    """Name the columns with NaN or infinite numbers, for an error message."""
+    """Describe which columns contain NaN or infinite numbers, for an error message."""
     found = []
     for (name, *_), leaf in leaves_of(batch):
         bad = ~torch.isfinite(leaf.reshape(len(leaf), -1)).all(1)
@@ -239,7 +240,7 @@ class _CompiledRows:
         self._rows, self._threads, self.unreached = rows, threads, unreached
 
     def compute(self, numbers: Tensor) -> dict[str, float]:
-        """Overwrite the gradient with the gradient of the given rows; returns the statistics of `ppo_loss()`."""
+        """Overwrite the gradient with the gradient of the given rows; return the statistics of `ppo_loss()`."""
         return self._rows.compute(numbers, self._threads)
 
 
@@ -260,7 +261,7 @@ class _AutogradRows:
         self._packed = PackedRows(batch)
 
     def compute(self, numbers: Tensor) -> dict[str, float]:
-        """Overwrite the gradient with the gradient of the given rows; returns the statistics of `ppo_loss()`."""
+        """Overwrite the gradient with the gradient of the given rows; return the statistics of `ppo_loss()`."""
         stats: dict[str, Tensor] = {}
         self._parameters.grad = None
         ppo_loss(self._module, self._packed.take(numbers), stats=stats, **self._options._asdict()).backward()

@@ -1,4 +1,4 @@
-"""Double Q-learning of a team's action values."""
+"""Double Q-learning of team action values."""
 
 import copy
 import math
@@ -31,43 +31,44 @@ HUBER, MSE = "huber", "mse"
 
 @public("fastmarl.learning")
 class QLearner:
-    """Trains a network of action values in place, by double Q-learning with a target network.
+    """Trains a Q-network in place, by double Q-learning with a target network.
 
     ```python
     learner = QLearner(runner.module["default_policy"], lr=1e-3, gamma=0.99)
     stats = learner.update(replay.sample(256))  # of a TeamReplay
     ```
 
-    A team's value is the sum over the agents that act, as in VDN (Sunehag et al. 2018, "Value-Decomposition
-    Networks"), or the output of a mixer, as in QMIX. With teams of one agent this is independent Q-learning. One
-    network chooses the next actions, and the target network evaluates them (van Hasselt et al. 2016, "Deep
+    The value of a team is the sum over the acting agents, as in VDN (Sunehag et al. 2018, "Value-Decomposition
+    Networks"), or the output of a mixer, as in QMIX. For teams of a single agent, this is independent Q-learning. The
+    trained network chooses the next actions, and the target network evaluates them (van Hasselt et al. 2016, "Deep
     Reinforcement Learning with Double Q-learning").
 
-    The values are the module's "action_dist_inputs". For the modules that `PPOLearner` compiles their gradient is
-    compiled, that of the mixer is not. A module with memory begins each sequence with its initial state, and sees only
-    the decisions in which the agent takes part.
+    The action values are the output "action_dist_inputs" of the module. Their gradient is compiled for the same modules
+    as in `PPOLearner`; the gradient of the mixer is not compiled. A recurrent module starts each sequence with its
+    initial state, and sees only the decisions in which the agent takes part.
 
     Args:
-        module: Module with a Discrete action space. Its parameters and the mixer's are moved into one tensor, see
-            `flat_parameters()`.
-        mixer: Module (values [n, T, A], 0 for agents that take no part; states [n, T, ...]) -> [n, T], such as
-            `QMixer`; None: the sum. The states are the batch's "env_state" or, without it, the observations of all
-            agents side by side, flattened as by `gym.spaces.flatten()`, 0 for agents that take no part.
-        lr: Adam's learning rate. Pass `optimizer` to schedulers.
+        module: Module with a Discrete action space. Its parameters and the mixer parameters are moved into a single
+            tensor; see `flat_parameters()`.
+        mixer: Module that maps (values [n, T, A], states [n, T, ...]) to team values [n, T], such as `QMixer`; None to
+            sum the values. The states are the column "env_state" or, without it, the concatenated observations of all
+            agents, flattened as by `gym.spaces.flatten()`. Values and observations are 0 for agents that do not take
+            part.
+        lr: Learning rate of Adam. Pass `optimizer` to schedulers.
         gamma: Discount per decision.
-        lambda_: Share of later rewards in a target, of TD(lambda): 0 takes one reward and the next value, 1 all rewards
-            until the sequence ends.
-        tau: Share of the weights that the target network takes over, as in RLlib.
-        target_network_update_freq: Number of updates after which it does.
+        lambda_: Parameter of TD(lambda) targets: 0 uses a single reward and the next value, 1 all rewards until the end
+            of the sequence.
+        tau: Fraction of the new weights in each update of the target network, as in RLlib.
+        target_network_update_freq: Number of updates per update of the target network.
         td_error_loss_fn: "huber" or "mse".
-        max_grad_norm: Norm to which longer gradients are scaled down; None: no limit.
-        compiled: Use compiled code where possible; False: always use autograd.
+        max_grad_norm: Maximum norm of gradients, which are scaled down if larger; None for no limit.
+        compiled: True to use compiled code where possible, False to always use autograd.
 
     Attributes:
         backend: "compiled", or "autograd" followed by the reason; known after the first update.
-        module, mixer: The arguments.
-        target: ModuleList of the target network and, if there is one, its mixer, to be read only. With the weights, it
-            takes over buffers and frozen parameters.
+        module, mixer: As passed.
+        target: ModuleList of the target network and, if there is one, its mixer. Only read it. Updates also include
+            buffers and frozen parameters.
         optimizer: torch.optim.Adam over `parameters`.
         parameters: FlatParameters of the module and the mixer.
 
@@ -122,22 +123,22 @@ class QLearner:
     @torch.inference_mode(False)
     @torch.no_grad()
     def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
-        """Take one step of the optimizer.
+        """Take a single optimizer step.
 
         Args:
-            batch: Arrays or tensors as `TeamReplay.sample()` returns them; further columns are ignored. Without
-                "loss_mask" all decisions count.
+            batch: Arrays or tensors as returned by `TeamReplay.sample()`; other columns are ignored. All decisions
+                count if there is no "loss_mask".
 
         Returns:
-            "qf_loss" and "qf_mean", the loss and the team's value, averaged over the decisions that count; "grad_norm"
+            "qf_loss" and "qf_mean", the loss and the team value averaged over the decisions that count; and "grad_norm"
             before clipping.
 
         Raises:
             BatchError: If a column is missing or has a wrong shape, an action is out of range, or the gradient is not
-                finite; then there was no step.
-            ModuleOutputError: If there is not one value for each action from the module, or for each decision from the
-                mixer.
-            ConfigError: If the parameters are not those with which the learner was created.
+                finite. No step is taken then.
+            ModuleOutputError: If the module does not output one value per action, or the mixer does not output one
+                value per decision.
+            ConfigError: If the module parameters have been replaced since the learner was created.
         """
         rows = self._tensors(batch)
         layout = (TeamSequences if self._online.module.is_stateful() else TeamRows)(rows)
@@ -184,7 +185,7 @@ class QLearner:
             return AutogradOutputs(module.module, inputs, backend), AutogradOutputs(copied.module, inputs, backend)
 
     def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns that are used, as tensors of the module's device."""
+        """Return the columns that are used, as tensors on the device of the module."""
         if missing := [name for name in NEEDED if name not in batch]:
             raise BatchError(f"QLearner needs the columns {missing}; there are {list(batch)}")
         others = [name for name in (Columns.ACTION_MASK, Columns.LOSS_MASK, Columns.ENV_STATE) if name in batch]
@@ -215,7 +216,7 @@ class QLearner:
         return targets
 
     def _loss(self, rows: Mapping[str, Tensor], values: Tensor, targets: Tensor) -> tuple[dict[str, float], Tensor]:
-        """Return the statistics, and the loss's derivatives by the values of the actions [n, T, A]."""
+        """Return the statistics, and the loss derivatives by the values of the taken actions [n, T, A]."""
         active, counts, mixer = rows["active"], rows[Columns.LOSS_MASK], self._online.mixer
         taken = values[:, :-1].gather(-1, rows[Columns.ACTIONS][..., None]).squeeze(-1).masked_fill_(~active, 0.0)
         with torch.enable_grad():
@@ -237,7 +238,7 @@ class QLearner:
         return {"qf_loss": qf_loss, "qf_mean": qf_mean}, by_value.masked_fill(~active, 0.0)
 
     def _step(self) -> float:
-        """Limit the gradient, and update the parameters and the target network; returns the norm before."""
+        """Limit the gradient norm, update parameters and target network, and return the norm before limiting."""
         norm = limit_norm(self.parameters.gradient, self.max_grad_norm)
         if not math.isfinite(norm):
             raise BatchError(f"the gradient has the norm {norm}: check the batch for numbers that are not finite, the "
@@ -249,7 +250,7 @@ class QLearner:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state beside the module's, for checkpoints."""
+        """Return the learner state for checkpoints, without the module state."""
         mixer = None if self._online.mixer is None else self._online.mixer.state_dict()
         return {"mixer": mixer, "target": self._target.parts.state_dict(), "optimizer": self.optimizer.state_dict(),
                 "num_updates": self._num_updates}  # fmt: skip
@@ -261,7 +262,7 @@ class QLearner:
             state: Result of `state_dict()` of a learner with the same networks.
 
         Raises:
-            CheckpointError: If only one of both has a mixer.
+            CheckpointError: If only the saved learner or only this one has a mixer.
         """
         if (self.mixer is None) != (state["mixer"] is None):
             raise CheckpointError("only one of the saved learner and this one has a mixer")
@@ -273,12 +274,12 @@ class QLearner:
 
 
 class _Team:
-    """A network of action values and a mixer.
+    """A Q-network and an optional mixer.
 
     Attributes:
-        parts: Both, or the network alone.
-        of_mixer: The mixer's parameters.
-        gradients: The network's compiled code.
+        parts: ModuleList of the network and, if there is one, the mixer.
+        of_mixer: Parameters of the mixer.
+        gradients: Compiled gradients of the network.
     """
 
     def __init__(self, module: nn.Module, mixer: nn.Module | None):
@@ -292,18 +293,18 @@ class _Team:
         )
 
     def follow(self, online: "_Team", tau: float) -> None:
-        """Take over a share of the other one's weights and buffers."""
+        """Move the weights and buffers towards those of `online` by the fraction `tau`."""
         self.parameters.detach().lerp_(online.parameters.detach(), tau)
         for slow, new in zip(self._others(), online._others(), strict=True) if self._has_others else ():
             slow.lerp_(new, tau) if slow.is_floating_point() else slow.copy_(new)
 
     def _others(self) -> list[Tensor]:
-        """Return the tensors that are no part of `parameters`: buffers, and frozen parameters."""
+        """Return the tensors that are not in `parameters`: buffers and frozen parameters."""
         frozen = [each.detach() for each in self.parts.parameters() if not each.requires_grad]
         return [*self.parts.buffers(), *frozen]
 
     def value(self, values: Tensor, rows: Mapping[str, Tensor], steps: slice) -> Tensor:
-        """Return the team's value [n, T], given those of its agents [n, T, A]."""
+        """Return the team values [n, T] for agent values [n, T, A]."""
         if self.mixer is None:
             return values.sum(-1)
         counts, states = rows[Columns.LOSS_MASK], rows[Columns.ENV_STATE][:, steps].to(values.dtype)
@@ -322,7 +323,7 @@ def _check_arguments(**given: float) -> None:
 
 
 def _check_shapes(rows: Mapping[str, Any]) -> None:
-    """Raise BatchError unless all columns fit to the actions, [n, T, A]."""
+    """Raise BatchError unless the shapes of all columns match the actions [n, T, A], and flags are bool."""
     shape = rows[Columns.ACTIONS].shape
     if len(shape) != 3 or not shape.numel():
         raise BatchError(f"expected 'actions' [n, T, A] with at least one action, got shape {tuple(shape)}")

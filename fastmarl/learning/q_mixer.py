@@ -1,4 +1,4 @@
-"""QMIX's network, which mixes the values of agents to the value of their team."""
+"""The mixing network of QMIX, which combines agent values to the value of their team."""
 
 from torch import Tensor, nn
 
@@ -7,16 +7,16 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.learning")
 class QMixer(nn.Module):
-    """Combines the values of a team's agents, such that the team's value grows with each of them.
+    """Combines agent values to a team value that increases monotonically with each of them.
 
-    Rashid et al. 2018, "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent Reinforcement Learning": two
-    layers, whose weights are the absolute outputs of networks of the global state.
+    The network has two layers, whose weights are the absolute outputs of hypernetworks of the global state (Rashid et
+    al. 2018, "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent Reinforcement Learning").
 
     Args:
         num_agents: Number of agents in the team.
         num_states: Size of the global state.
-        embed_dim: Width of the layer between the agents' values and the team's.
-        hypernet_dim: Width of the hidden layer of the networks that output the weights.
+        embed_dim: Width of the hidden layer between agent values and the team value.
+        hypernet_dim: Width of the hidden layer of the hypernetworks.
     """
 
     def __init__(self, num_agents: int, num_states: int, embed_dim: int = 32, hypernet_dim: int = 64):
@@ -30,14 +30,14 @@ class QMixer(nn.Module):
         self.last_bias = nn.Linear(embed_dim, 1)
 
     def forward(self, values: Tensor, states: Tensor) -> Tensor:
-        """Return the team's values.
+        """Compute team values.
 
         Args:
-            values: [..., A], 0 for agents that take no part.
-            states: [..., num_states].
+            values: Agent values [..., A], 0 for agents that do not take part.
+            states: Global states [..., num_states].
 
         Returns:
-            [...].
+            Team values [...].
         """
         of_weights, of_last_weights, biases, of_last_bias = self.state_layer(states).split(self._sizes, -1)
         weights = self.weights(of_weights.relu()).abs().unflatten(-1, (self.num_agents, self.embed_dim))

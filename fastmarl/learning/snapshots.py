@@ -36,7 +36,7 @@ class Snapshot:
 
     Args:
         module: The module.
-        excluded: Parts to ignore, see `changes()`.
+        excluded: Parts to ignore, as returned by `changes()`.
 
     Raises:
         NotDenseError: If the module contains too many objects, or one whose changes cannot be detected.
@@ -53,12 +53,12 @@ class Snapshot:
         self._items, self._numbers = self._read()
 
     def is_same(self) -> bool:
-        """Return True if nothing has changed."""
+        """Return True if nothing has changed since the snapshot."""
         items, numbers = self._read()
         return numbers == self._numbers and all(map(operator.is_, items, self._items))
 
     def changes(self) -> set[Change]:
-        """Return all changes except values in tensors and arrays; equal for copies of the module."""
+        """Return all changes except values in tensors and arrays, in a form that is valid for copies of the module."""
         kinds = ("dict", "container", "variable")
         return {
             (kind, k)
@@ -109,8 +109,8 @@ class Variables:
     """Variables or attributes that are not items of a dict or container.
 
     Args:
-        read: Returns their values.
-        write: Sets them.
+        read: Function that returns the values.
+        write: Function that sets the values.
     """
 
     def __init__(self, read: Callable[[], list[Any]], write: Callable[[list[Any]], None] = lambda values: None):
@@ -192,7 +192,7 @@ class _Reached:
         self._visit_variables(each.__globals__, [*dict.fromkeys(_names_in(each.__code__))])
 
     def _visit_variables(self, variables: dict[str, Any], names: list[str]) -> None:
-        """Visit the variables with these names in a file, and also in any files among them."""
+        """Visit the global variables with these names, also in user modules that are among these variables."""
         used = [name for name in names if name in variables]
         read = partial(_variables, variables, used)
         self.variables.append(Variables(read, partial(_write_variables, variables, used)))

@@ -34,25 +34,26 @@ class TeamReplay:
 
     A team is the single decision maker of a semi-Markov decision process (Sutton, Precup and Singh 1999, "Between MDPs
     and semi-MDPs", section 3): it decides at every env step at which at least one agent acts. The reward of a decision
-    is everything that became complete after it, up to the next decision (see `fastmarl.batches.rewards_by_arrival()`),
-    and each decision is one discount step, regardless of its number of env steps. Only agents acting at an env step
-    take part in the decision and its value, not agents that wait, have died, or have not joined. For VDN (Sunehag et
-    al. 2018), the sum of the values of "actions" over "active" is therefore trained towards
+    is the sum of all rewards that arrive after it, up to the next decision (see
+    `fastmarl.batches.rewards_by_arrival()`), and each decision is one discount step, regardless of its number of env
+    steps. Only agents acting at an env step take part in the decision and its value, not agents that wait, have died,
+    or have not joined. For VDN (Sunehag et al. 2018), the sum of the values of "actions" over "active" is therefore
+    trained towards
 
         rewards + gamma * (sum of the maximum values of "new_obs" over "new_active"),
 
-    where "new_active" has no agent if all have terminated. If all agents act at every step, this is the equation of
-    VDN.
+    where "new_active" contains no agent if all have terminated. If all agents act at every step, this is the equation
+    of VDN.
 
-    Actions of agents that wait at the end of a call arrive in a later call; only then can the decision be sampled. The
-    last observation of a truncated agent contributes only its value to the target, as at any other cut.
+    If an agent waits at the end of a call, its action arrives in a later call; only then can the decision be sampled.
+    The last observation of a truncated agent contributes only its value to the target, as at any other cut.
 
     Args:
         capacity: Number of decisions to keep.
         seed: Seed for sampling.
 
     Raises:
-        ConfigError: If the capacity is less than 2: a decision is sampled with its successor.
+        ConfigError: If the capacity is less than 2, since a decision is sampled with its successor.
     """
 
     def __init__(self, capacity: int, seed: int = 0):
@@ -76,7 +77,7 @@ class TeamReplay:
         return len(self._ended)
 
     def add(self, batch: Mapping[str, Any]) -> None:
-        """Add the batch of a group from `aligned()`, called with dicts in `groups` so that slots do not change.
+        """Add the batch of a group from `aligned()`; pass dicts as `groups` there, so that slots do not change.
 
         Raises:
             BatchError: If this batch has an "env_state" and earlier batches did not, or vice versa.
@@ -107,15 +108,16 @@ class TeamReplay:
 
         Args:
             n: Number of sequences. Their first decisions are sampled with replacement.
-            length: T, number of decisions in a sequence, followed by one more that is used only for its value.
+            length: T, number of decisions in a sequence; one more decision follows, which is used only for its value.
             device: Device of the tensors.
 
         Returns:
             "obs" [n, T + 1, A, ...]; "actions" [n, T, A]; "active" bool [n, T, A], the acting agents; "rewards" [n, T];
-            "new_active" bool [n, T, A], the agents in the next decision; "terminateds" bool [n, T]: there is no next
-            decision, as all agents have terminated; "loss_mask" bool [n, T], False after the end of an episode and for
-            incomplete decisions, which modules with memory have seen nevertheless; and if recorded, "env_state" [n, T +
-            1, ...] and, separately from observations, "action_mask" [n, T + 1, A, choices]. Missing entries are zeros.
+            "new_active" bool [n, T, A], the agents in the next decision; "terminateds" bool [n, T], True if there is no
+            next decision because all agents have terminated; "loss_mask" bool [n, T], False after the end of an episode
+            and for incomplete decisions, which recurrent modules should still see; and if recorded, "env_state"
+            [n, T + 1, ...] and, if outside observations, "action_mask" [n, T + 1, A, choices]. Missing entries are
+            zeros.
 
         Raises:
             BatchError: If there is no complete decision yet, or `n` or `length` is less than 1.
@@ -134,7 +136,7 @@ class TeamReplay:
             device: Device of the tensors.
 
         Returns:
-            As in `sample()`, where T is the number of decisions in the longest of them.
+            As in `sample()`, where T is the number of decisions in the longest sampled episode.
 
         Raises:
             BatchError: If there is no complete episode, or `n` is less than 1.
@@ -147,7 +149,7 @@ class TeamReplay:
         return self._sequences(first % self._capacity, None, device)
 
     def _sequences(self, starts: np.ndarray, length: int | None, device: torch.device | str) -> dict[str, Any]:
-        """Return the sequences that begin in these rows; without a length, until all have ended."""
+        """Return the sequences that begin in these rows, of this length or, if it is None, until all have ended."""
         in_order, is_in_order = [starts], [np.ones(len(starts), bool)]
         is_last: list[np.ndarray] = []
         while is_in_order[-1].any() if length is None else len(is_last) < length:
@@ -181,7 +183,7 @@ class TeamReplay:
     # Writing.
 
     def _make_columns(self, batch: dict[str, Any]) -> None:
-        """Make missing columns; masks may come later than the rest."""
+        """Create missing columns; action masks may first appear in a later batch than the rest."""
         if (mask := recorded_name(Recorded.ACTION_MASK, batch)) in batch:
             batch[Columns.ACTION_MASK] = batch[mask]
         if self._columns and (Columns.ENV_STATE in batch) != (Columns.ENV_STATE in self._columns):
@@ -197,10 +199,11 @@ class TeamReplay:
             self._columns |= {Columns.REWARDS: np.zeros(self._capacity), NEXT: np.full(self._capacity, UNKNOWN)}
 
     def _number(self, batch: Mapping[str, Any], is_decision: np.ndarray) -> tuple[np.ndarray, list[_Stream]]:
-        """Number the decisions [T + 1, E], with UNKNOWN elsewhere.
+        """Number the decisions.
 
         Returns:
-            The numbers, and the stream before each chunk, possibly from an earlier chunk in the same batch.
+            The numbers [T + 1, E], UNKNOWN where there is no decision; and the stream before each chunk, possibly from
+            an earlier chunk in the same batch.
         """
         numbers = np.full(is_decision.shape, UNKNOWN)
         before = []
@@ -262,7 +265,7 @@ class TeamReplay:
         self._columns["awaited"][rows, slots] = awaited if acted else awaited[kept]
 
     def _pay(self, arrived: np.ndarray, numbers: np.ndarray, former: list[_Stream]) -> None:
-        """Add rewards [T + 1, E] to the last decision before each arrived."""
+        """Add each of the rewards [T + 1, E] to the last decision before its arrival."""
         since = np.array([stream.number for stream in former])
         is_new = numbers > since
         is_new &= numbers != UNKNOWN
@@ -272,7 +275,7 @@ class TeamReplay:
         np.add.at(self._columns[Columns.REWARDS], latest[pays] % self._capacity, arrived[pays])
 
     def _settle(self, batch: Mapping[str, Any], numbers: np.ndarray, former: list[_Stream]) -> None:
-        """Link decisions, forget finished episodes, and determine which decisions are complete."""
+        """Link decisions, drop finished episodes from `_running`, and determine which decisions are complete."""
         next_of = self._columns[NEXT]
         touched, ended = [numbers[self._is_kept(numbers)]], []
         for chunk, id_ in enumerate(batch[Columns.EPS_ID].tolist()):
@@ -310,7 +313,7 @@ class TeamReplay:
     # State.
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything as plain data, for checkpoints."""
+        """Return the complete state as plain data, for checkpoints."""
         n = min(self._n, self._capacity)
         columns = {name: map_struct(lambda leaf: leaf[:n].copy(), column) for name, column in self._columns.items()}
         running = [
@@ -357,8 +360,8 @@ class _Stream:
     """Decisions of a running episode.
 
     Attributes:
-        env_t, number: Env step and number of the last decision; -1: none yet.
-        open: Env step -> number of the decisions that wait for an action.
+        env_t, number: Env step and number of the last decision, or -1 if there is none yet.
+        open: Env step -> number, for decisions that wait for an action.
         first: Number of the first decision.
         has_ended: True if all agents have ended, although some may return.
     """

@@ -1,4 +1,4 @@
-"""Team decisions in the form expected by a module."""
+"""Conversion of team decisions to the rows or sequences that a module expects."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +12,9 @@ from fastmarl.core.spaces.structs import map_struct
 
 
 class TeamRows:
-    """A batch as rows, one per decision and agent, or as other units passed to a module.
+    """A batch arranged in units for a module: here rows, one per decision and agent.
 
-    `acted()` and the methods after it return indices of units.
+    `acted()`, `later()` and `later_alone()` return indices of units.
     """
 
     def __init__(self, rows: Mapping[str, Any]):
@@ -27,24 +27,24 @@ class TeamRows:
         self._columns = {name: rows[name] for name in (Columns.OBS, Columns.ACTION_MASK) if name in rows}
 
     def _cleared(self, leaf: Tensor) -> Tensor:
-        """Return observations, with zeros for agents that take no part, whose values are arbitrary, even NaN."""
+        """Replace the observations of agents that do not take part by zeros; they may be arbitrary, even NaN."""
         return leaf.masked_fill(~self._is_there.view(*leaf.shape[:3], *[1] * (leaf.dim() - 3)), 0)
 
     def inputs(self, module: RLModule) -> dict[str, Any]:
-        """Return the inputs of a module."""
+        """Return the input columns for a module, and the loss mask."""
         inputs = {name: map_struct(self.rows, column) for name, column in self._columns.items()}
         return {**inputs, Columns.LOSS_MASK: self.rows(self._is_there)}
 
     def rows(self, column: Tensor) -> Tensor:
-        """Return [n, T + 1, A, ...] in the form for the module."""
+        """Convert a column [n, T + 1, A, ...] to the rows or sequences for the module."""
         return column.flatten(0, 2)
 
     def columns(self, rows: Tensor) -> Tensor:
-        """Return the module outputs [., k] per decision and agent as [n, T + 1, A, k]."""
+        """Convert module outputs for all rows back to [n, T + 1, A, k]; the inverse of `rows()`."""
         return rows.unflatten(0, self._is_acted.shape)
 
     def joint(self, flattener: nn.Module) -> Tensor:
-        """Return the flattened observations of all agents [n, T + 1, A k], zeros for agents that take no part."""
+        """Return the concatenated flat observations of all agents, [n, T + 1, A * k]; 0 for those not taking part."""
         flat = flattener(map_struct(lambda leaf: leaf.flatten(0, 2), self._columns[Columns.OBS]))
         return self._cleared(flat.unflatten(0, self._is_there.shape)).flatten(2)
 
@@ -53,11 +53,11 @@ class TeamRows:
         return self._has(self._is_acted).nonzero().squeeze(1)
 
     def later(self) -> Tensor:
-        """Return the units with agents in a later value."""
+        """Return the units that are needed for the value of a next decision."""
         return self._has(self._is_later).nonzero().squeeze(1)
 
     def later_alone(self) -> Tensor:
-        """Return the units with agents in a later value, none of which acted."""
+        """Return the units that are needed for the value of a next decision only, not for an action."""
         return (self._has(self._is_later) & ~self._has(self._is_acted)).nonzero().squeeze(1)
 
     def _has(self, where: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class TeamRows:
 
 
 class TeamSequences(TeamRows):
-    """A batch as sequences, one per agent, with the decisions in which it takes part at the beginning."""
+    """A batch as one sequence per agent, which starts with the decisions that the agent takes part in."""
 
     def __init__(self, rows: Mapping[str, Any]):
         super().__init__(rows)

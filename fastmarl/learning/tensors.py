@@ -20,9 +20,10 @@ def to_tensors(
 
     Args:
         columns: Name -> array [n, ...], or dicts and tuples of arrays.
-        names: Names of the columns to convert; None: all numeric columns. Recorded action masks are added to "actions".
-        device: Device of the tensors. On the CPU they share memory with the arrays, except for arrays not supported by
-            PyTorch: read-only arrays, negative strides, and non-native byte order.
+        names: Names of the columns to convert; None for all numeric columns. Recorded action masks are included if
+            "actions" are converted.
+        device: Device of the tensors. CPU tensors share memory with the arrays, except for arrays that PyTorch does not
+            support: read-only arrays, negative strides, and non-native byte order.
 
     Returns:
         Name -> tensor, nested like the columns; float64 becomes float32.

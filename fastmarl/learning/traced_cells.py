@@ -1,4 +1,4 @@
-"""Reads LSTMs and GRUs from a real pass of a module: entire sequences in a single call, or single steps in a loop."""
+"""Reads LSTMs and GRUs from an actual forward pass, in which they compute entire sequences or single steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ class Value:
     Attributes:
         layer: Index of the layer.
         is_read: True if another layer or an output depends on it.
-        is_replaced: True if an activation was added to the layer, whose result is another tensor.
+        is_replaced: True if the result was superseded by another tensor, such as the output of an activation.
     """
 
     def __init__(self, layer: int):
@@ -40,9 +40,9 @@ class Loop:
     Attributes:
         layer: Index of the layer.
         source: Inputs of all steps.
-        weights: Identities of its weights and biases.
-        state: Identities of the state for the next step.
-        outputs: Identities of h after each step.
+        weights: Ids (`id()`) of its weights and biases.
+        state: Ids of the state tensors for the next step.
+        outputs: Ids of h after each step.
     """
 
     def __init__(self, layer: int, source: Tensor, weights: list[int]):
@@ -52,11 +52,11 @@ class Loop:
 
 
 class CellCalls(TorchFunctionMode):
-    """Intercepts calls of LSTMs and GRUs in a pass; otherwise torch lists only their individual operations.
+    """Intercepts calls of LSTMs and GRUs in a pass, which torch would list only as individual operations.
 
     Args:
-        call: Receives the function and its arguments and returns its result.
-        refuse: Receives the reason why the pass consists of more than layers.
+        call: Function that receives the intercepted function with its arguments, and returns its result.
+        refuse: Function that receives the reason why the pass does not consist of layers only.
     """
 
     def __init__(self, call: Callable[..., Any], refuse: Callable[[str], None]):
@@ -75,10 +75,10 @@ class TracedCells:
     """The LSTMs and GRUs of a pass.
 
     Args:
-        states: States of the module.
-        shape: [B, T].
-        known: Identity of a tensor -> its role; outputs of cells are added as `Value`.
-        append: Appends a layer, given its source, weight and bias, and cell; returns its index.
+        states: Input states of the module.
+        shape: Shape of the rows, [B, T].
+        known: Tensor id -> role of the tensor; outputs of cells are added as `Value`.
+        append: Function that appends a layer, given its source, weight, bias and cell, and returns its index.
     """
 
     def __init__(self, states: Any, shape: torch.Size, known: dict[int, Any], append: Callable[..., int]):
@@ -91,7 +91,7 @@ class TracedCells:
         self._loops: list[Loop] = []
 
     def take(self, func: Any, out: Any, *args: Any) -> None:
-        """Take a call of a function of `CALLS`, with its result."""
+        """Record a call of a function in `CALLS`, and its result."""
         kind, call = (
             func.__name__.removesuffix("_cell"),
             self._step if func.__name__.endswith("_cell") else self._sequence,
@@ -101,7 +101,7 @@ class TracedCells:
         self._known.update((id(each), State()) for each in after)
 
     def _sequence(self, kind: str, out: Any, source: Tensor, state: Any, weights: Any, *options: Any) -> None:
-        """Take an LSTM or a GRU over all steps."""
+        """Record an LSTM or a GRU that computes all steps."""
         if isinstance(state, Tensor) != (kind == "gru") or len(options) != 6 or not isinstance(weights, (list, tuple)):
             raise NotDenseError(f"its {kind} reads packed sequences")
         _, n_layers, _, _, is_bidirectional, is_batch_first = options
@@ -113,7 +113,7 @@ class TracedCells:
         (self._known if is_batch_first else self._values)[id(out[0])] = value
 
     def _step(self, kind: str, out: Any, source: Tensor, state: Any, *weights: Any) -> None:
-        """Take a step of a cell, which follows its last step or begins with the module state."""
+        """Record a step of a cell, which continues from its previous step or starts with the module state."""
         read, t = self._at_step.get(id(source), (None, 0))
         before, after = ([state], [out]) if kind == "gru" else ([*state], [*out])
         identities, used = [*map(id, before)], [*map(id, weights)]
@@ -127,7 +127,7 @@ class TracedCells:
         loop.outputs.append(loop.state[0])
 
     def _add(self, kind: str, source: Tensor | None, states: list[Tensor], weights: Any) -> int:
-        """Append a cell that begins with these states; return its index."""
+        """Append a cell that starts with these states; return its index."""
         paths = [self._states.get(id(each)) for each in states]
         known: tuple[Path, ...] = tuple(path for path in paths if path is not None)
         if len(known) < len(paths) or source is None or source.shape[:-1] != self._shape:
@@ -141,7 +141,7 @@ class TracedCells:
         return self._append(source, weight, bias, Cell(kind, state_weight, state_bias, known))
 
     def stack(self, func: Any, out: Tensor, parts: list[Tensor], dim: int) -> None:
-        """Take the outputs of all steps of a loop."""
+        """Record the stacking of the outputs of all steps of a loop."""
         for loop in self._loops:
             if [*map(id, parts)] == loop.outputs and len(parts) == self._shape[-1] and dim in (0, 1, -2, -3):
                 (self._known if dim in (1, -2) else self._values)[id(out)] = Value(loop.layer)
@@ -149,7 +149,7 @@ class TracedCells:
         raise NotDenseError(f"its forward pass has {func}")
 
     def change_axes(self, func: Any, out: Tensor, source: Tensor, *dims: Any) -> None:
-        """Take a 3-D tensor with its first two axes swapped."""
+        """Record an operation that swaps the first two axes of a 3-D tensor."""
         if dims not in ((0, 1), (1, 0), ([1, 0, 2],)):
             raise NotDenseError(f"its forward pass has {func}")
         if id(source) in self._values:

@@ -1,4 +1,4 @@
-"""Reads layers from a real pass of a module, from the operations and tensors listed by torch."""
+"""Reads the layers of a module from an actual forward pass, by the operations and tensors that torch lists."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -23,19 +23,19 @@ ACTIVATIONS = {
 
 
 class Gaussian(NamedTuple):
-    """Means next to log standard deviations, which are the same in each row."""
+    """A tensor of means, concatenated with log standard deviations that are the same in each row."""
 
     means: int
     log_std: Tensor
 
 
 def read_layers(module: RLModule, inputs: Mapping[str, Any]) -> tuple[DenseNet, tuple[Any, ...]]:
-    """Run a pass of the module and read its layers.
+    """Run a forward pass of the module and read its layers.
 
     Args:
-        module: Module without side effects, or a copy of the module.
-        inputs: Columns for `_forward_train()`, with at least 2 rows; or with states and at least 2 sequences whose
-            length differs from their number.
+        module: Module without side effects, or a copy of one.
+        inputs: Columns for `_forward_train()` with at least 2 rows; for recurrent modules, with states and at least 2
+            sequences, whose number differs from their length.
 
     Returns:
         The layers, and the path of the observation array they read.
@@ -56,12 +56,12 @@ def read_layers(module: RLModule, inputs: Mapping[str, Any]) -> tuple[DenseNet, 
 
 
 class _Reader(TorchDispatchMode):
-    """Takes the operations of a pass one by one.
+    """Records the operations of a forward pass one by one.
 
-    Tensors are known by identity: operations not listed by torch, such as `x.data`, make unknown tensors.
+    Tensors are identified by `id()`, so operations that torch does not list, such as `x.data`, produce unknown tensors.
 
     Attributes:
-        reason: Why the pass consists of more than layers; None if it consists only of layers.
+        reason: Why the pass does not consist of layers only; None if it does.
     """
 
     def __init__(self, obs: Any, states: Any):
@@ -87,7 +87,7 @@ class _Reader(TorchDispatchMode):
         self.reason = self.reason or reason
 
     def call_cell(self, func: Any, *args: Any) -> Any:
-        """Call torch.lstm(), torch.gru(), or one of their cells, and take it as a single operation."""
+        """Call torch.lstm(), torch.gru(), or a cell function, and record it as a single operation."""
         self._is_paused = True
         try:
             out = func(*args)
@@ -127,7 +127,7 @@ class _Reader(TorchDispatchMode):
             raise NotDenseError(f"its forward pass has {func} under torch.no_grad(), or in a torch.autograd.Function")
 
     def turn(self, func: Any, out: Tensor, weight: Tensor, *dims: Any) -> None:
-        """Take a transposed weight, or a tensor with its first axes swapped."""
+        """Record the transpose of a weight, or of the first two axes of a 3-D tensor."""
         if weight.dim() == 3:
             self._cells.change_axes(func, out, weight, *dims)
             return
@@ -152,7 +152,7 @@ class _Reader(TorchDispatchMode):
         self._known[id(out)] = Value(self._layers.append(Layer(before, weight, bias), len(weight)))
 
     def _read_any(self, source: Tensor) -> int:
-        """Return the index of the layer whose result this is, or OBSERVATIONS."""
+        """Return the index of the layer that computed `source`, or OBSERVATIONS."""
         return self._read_observations(source) if id(source) in self._paths else self._read(source)
 
     def _read_observations(self, source: Tensor) -> int:
@@ -164,7 +164,7 @@ class _Reader(TorchDispatchMode):
         return OBSERVATIONS
 
     def _read(self, source: Any) -> int:
-        """Return the index of the layer whose result this is."""
+        """Return the index of the layer that computed `source`."""
         value = self._known.get(id(source))
         if not isinstance(value, Value):
             raise NotDenseError("a layer in it does not follow another one")
@@ -192,7 +192,7 @@ class _Reader(TorchDispatchMode):
             self._known[id(out)] = Value(value.layer)
 
     def add_bias(self, func: Any, out: Tensor, source: Tensor, bias: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Take the second half of a layer with non-contiguous inputs, such as the outputs of a cell."""
+        """Record the addition of a bias, which torch lists separately if layer inputs are not contiguous."""
         value = self._known.get(id(source))
         if not isinstance(value, Value) or args or kwargs or value.is_read or value.is_replaced or self._layers is None:
             raise NotDenseError(f"its forward pass has {func}")
@@ -205,7 +205,7 @@ class _Reader(TorchDispatchMode):
         self._known[id(out)] = Value(value.layer)
 
     def view(self, func: Any, out: Tensor, source: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Take a view, which is known if it shows the same values; other views must not be used."""
+        """Record a view of the same values; raise NotDenseError for any other view."""
         value, is_same = self._known.get(id(source)), self._is_same(func, out, source)
         if self._cells.view(func, out, source, *args):
             return
@@ -224,7 +224,7 @@ class _Reader(TorchDispatchMode):
             raise NotDenseError(f"its forward pass has {func}")
 
     def _is_same(self, func: Any, out: Tensor, source: Tensor) -> bool:
-        """Return True if `out` holds the rows of `source`, unchanged or flattened over sequences."""
+        """Return True if `out` contains the rows of `source`, unchanged or with sequences flattened or unflattened."""
         if out.shape == source.shape and out.stride() == source.stride():
             return True
         shapes = {out.shape[:-1], source.shape[:-1]}
@@ -232,7 +232,7 @@ class _Reader(TorchDispatchMode):
         return in_order and out.shape[-1] == source.shape[-1] and shapes == {self._shape, (self._shape.numel(),)}
 
     def copy(self, func: Any, out: Tensor, source: Tensor, **kwargs: Any) -> None:
-        """Take a copy of cell outputs with another memory layout, or of a state."""
+        """Record a copy of a state, or of cell outputs in another memory layout."""
         value = self._known.get(id(source))
         is_cell = isinstance(value, Value) and self._layers is not None and self._layers.layers[value.layer].cell
         if not is_cell and not self._cells.view(func, out, source):
@@ -241,7 +241,7 @@ class _Reader(TorchDispatchMode):
             self._known[id(out)] = value
 
     def ignore(self, func: Any, out: Any, *args: Any, **kwargs: Any) -> None:
-        """Take an operation by which autograd saves a result; its use by the module is unknown."""
+        """Ignore a detach(), by which autograd saves results; if the module uses its result, that tensor is unknown."""
 
     def join(self, func: Any, out: Tensor, parts: list[Tensor], dim: int = 0) -> None:
         means, log_std = (*parts, None)[:2] if len(parts) == 2 else (None, None)
@@ -252,7 +252,7 @@ class _Reader(TorchDispatchMode):
         self._known[id(out)] = Gaussian(self._read(means), row)
 
     def net(self, outputs: Mapping[str, Any]) -> tuple[DenseNet, tuple[Any, ...]]:
-        """Return the layers that the outputs depend on, and the path of the observations they read."""
+        """Return the network of the outputs, and the path of the observation array that it reads."""
         if any(each._backward_hooks for each in self._tensors()):
             raise NotDenseError("its forward pass registers hooks")
         if Columns.ACTION_MASK in outputs:

@@ -20,7 +20,7 @@ STATS = ("vf_loss", "vf_explained_var", "grad_norm")
 
 @public("fastmarl.learning")
 class ValueLearner:
-    """Trains a value network in place by regression on targets, such as a central critic on the global state.
+    """Trains a value network, such as a central critic of the global state, in place by regression on targets.
 
     ```python
     critic = nn.Sequential(nn.Linear(18, 64), nn.Tanh(), nn.Linear(64, 1))
@@ -91,14 +91,14 @@ class ValueLearner:
 
     @property
     def backend(self) -> str:
-        """Code that computes the gradients; see `PPOLearner`."""
+        """Backend that computes the gradients: "compiled", or "autograd" followed by the reason."""
         return self._ppo.backend
 
     def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
-        """Run all epochs over a batch.
+        """Train on a batch for all epochs.
 
         Args:
-            batch: Arrays or tensors: "obs" [n, ...] are the inputs of the network, "value_targets" [n], and optionally
+            batch: Arrays or tensors: "obs" [n, ...], the inputs of the network; "value_targets" [n]; and optionally
                 "loss_mask" bool [n], without which all rows count. Other columns are ignored.
 
         Returns:

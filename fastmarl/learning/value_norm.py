@@ -12,11 +12,11 @@ LEAST_VARIANCE = 1e-2
 def normalized(advantages: Tensor, mask: Tensor | None = None, *, min_std: float = 1e-6) -> Tensor:
     """Return advantages minus their mean, divided by their standard deviation.
 
-    It is the population standard deviation, so a single advantage becomes 0; the sample deviation would be NaN.
+    The population standard deviation is used, so that a single advantage becomes 0; the sample deviation would be NaN.
 
     Args:
         advantages: Tensor of any shape, possibly empty.
-        mask: bool, of the same shape: True for elements that count; others become 0. None: all count.
+        mask: bool of the same shape, True for elements that count; all others become 0. None if all count.
         min_std: Lower bound of the divisor.
     """
     counted = advantages if mask is None else advantages[mask]
@@ -30,12 +30,12 @@ def normalized(advantages: Tensor, mask: Tensor | None = None, *, min_std: float
 class ValueNorm(torch.nn.Module):
     """Running mean and variance of value targets, for a value function that predicts normalised values.
 
-    After Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative, Multi-Agent Games": moving averages of
-    the targets and their squares, with a correction for their initial value of 0. The state is saved as for any module
-    (`state_dict()`).
+    As in Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative, Multi-Agent Games", these are computed
+    from moving averages of the targets and their squares, corrected for the initial value of 0. The state is saved as
+    for any module (`state_dict()`).
 
     Args:
-        beta: Decay of the moving averages, in [0, 1): each later row multiplies the weight of a target by it.
+        beta: Decay of the moving averages per target, in [0, 1).
 
     Raises:
         ConfigError: If `beta` is not in [0, 1).
@@ -58,8 +58,8 @@ class ValueNorm(torch.nn.Module):
         """Update the averages with targets of any shape, in their original scale.
 
         Raises:
-            BatchError: If a target is NaN or infinite, which would corrupt the averages permanently. They are
-                unchanged.
+            BatchError: If a target is NaN or infinite, which would corrupt the averages permanently. The averages are
+                not changed.
         """
         if not targets.numel():
             return
@@ -73,13 +73,12 @@ class ValueNorm(torch.nn.Module):
         self.weight.lerp_(torch.ones_like(self.weight), 1 - kept)
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Convert `values` to the scale of predictions of the value function; no change before the first `update()`."""
+        """Convert values in their original scale to normalised values; unchanged before the first `update()`."""
         mean, std = self._mean_and_std()
         return (values - mean) / std
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """Convert predictions `values` of the value function to the original scale; no change before the first
-        update."""
+        """Convert normalised values to the original scale; unchanged before the first `update()`."""
         mean, std = self._mean_and_std()
         return values * std + mean
 

@@ -16,7 +16,7 @@ from fastmarl.learning.value_norm import ValueNorm
 
 
 def make_value_fn(module: torch.nn.Module, value_norm: ValueNorm | None = None) -> Callable[[Any], np.ndarray]:
-    """Return the value function of a module as `value_fn` for `add_gae()`.
+    """Return a function that computes the values of a module, for the argument `value_fn` of `add_gae()`.
 
     It maps observations [k, ...], nested like the space, to values float32 [k].
 
@@ -25,7 +25,7 @@ def make_value_fn(module: torch.nn.Module, value_norm: ValueNorm | None = None) 
         value_norm: Normaliser of the module predictions, if they are normalised.
 
     Raises:
-        ConfigError: If the module is recurrent: its values depend on states, which observations do not contain.
+        ConfigError: If the module is recurrent, as its values depend on states, which observations do not contain.
     """
     module = one_module(module)
     if module.is_stateful():
@@ -45,7 +45,7 @@ def bootstrap_values(
 ) -> np.ndarray:
     """Return the values of "final_obs" of a batch, as `last_values` for `add_gae()` and related functions.
 
-    A recurrent module receives the state after the last step of each trajectory and the observation after it.
+    A recurrent module receives the state and the observation after the last step of each trajectory.
 
     Args:
         module: Module that outputs "vf_preds"; may be recurrent.

@@ -1,4 +1,4 @@
-"""Options of a `RolloutWorker`: for its runner, batches, inputs and outputs."""
+"""Options of a `RolloutWorker` for its runner, batches, inputs and outputs."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -51,7 +51,7 @@ Config = TypeVar("Config")
 
 
 def _refuses_options_of_rllib(config_class: type[Config]) -> type[Config]:
-    """Make a config raise a ConfigError listing alternatives if it gets options `WITHOUT_COUNTERPART`."""
+    """Make a config class raise a ConfigError that lists alternatives if given options `WITHOUT_COUNTERPART`."""
     make = config_class.__init__
 
     @wraps(make)
@@ -72,8 +72,8 @@ def _refuses_options_of_rllib(config_class: type[Config]) -> type[Config]:
 class RolloutWorkerConfig(EnvRunnerConfig):
     """Options of a `RolloutWorker`, in addition to the options of `EnvRunnerConfig`.
 
-    `policies` may contain `PolicySpec`s, or tuples (policy_class, observation_space, action_space, config). Without an
-    `env`, a worker learns and reads files; its policies then need spaces.
+    `policies` may contain `PolicySpec`s, or tuples (policy_class, observation_space, action_space, config). A worker
+    without an `env` learns and reads files; its policies then need spaces.
 
     Raises:
         TypeError: If an option is misspelt.
@@ -158,7 +158,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
 
     @property
     def total_train_batch_size(self) -> int:
-        """`train_batch_size`; without it, `train_batch_size_per_learner` summed over all learners."""
+        """`train_batch_size` or, if it is None, `train_batch_size_per_learner` summed over all learners."""
         return super().total_train_batch_size if self.train_batch_size is None else self.train_batch_size
 
     def policy_spec(self, policy_id: str) -> PolicySpec:
@@ -166,7 +166,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
         return as_policy_spec(policy_id, self.module_specs[policy_id])
 
     def _check_mapping_fn(self) -> None:
-        """Also accept functions for the old RLlib API stack, which take the worker."""
+        """Also accept mapping functions of the old RLlib API stack, which take the worker as an argument."""
         given = self.policy_mapping_fn
         if given is None and self.env is None:
             return
@@ -174,7 +174,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
             super()._check_mapping_fn()
 
     def _check_output(self) -> None:
-        """Reject the output options of the runner: a worker writes batches and has separate options for that."""
+        """Reject the output options of the runner, since a worker writes batches and has separate options for them."""
         for name in OF_OUTPUT:
             if (value := getattr(self, name)) != DEFAULTS[name]:
                 raise ConfigError(f"{name}={value!r} is for Parquet files; a RolloutWorker writes JSON, see "
@@ -187,7 +187,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
 
         Args:
             mapping_fn: `policy_mapping_fn` of the runner.
-            callbacks: Event -> function to call.
+            callbacks: Event name -> callback function.
             spaces: Policy id -> (observation space, action space), for policies without spaces.
 
         Raises:
@@ -208,7 +208,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
 
 
 class NoEnv(MultiAgentEnv):
-    """Env of a worker without one: it has the policy spaces, so that modules can be made, and is never reset.
+    """Placeholder for a worker without an env: it has the policy spaces, so that modules can be made.
 
     Args:
         spaces: Policy id -> (observation space, action space).

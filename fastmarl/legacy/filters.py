@@ -13,11 +13,11 @@ from fastmarl.legacy.observation_filter import filtered, merged
 
 
 class RunningStat(RunningMeanStd):
-    """Statistics with the variance of `RunningStat` in RLlib: sample variance (n - 1), float32, 0 for a single row."""
+    """Statistics with the variance of the RLlib `RunningStat`: sample variance (n - 1), float32, 0 for a single row."""
 
     @classmethod
     def of(cls, moments: RunningMeanStd) -> "RunningStat":
-        """Return a copy of `moments` with this class."""
+        """Return a copy of `moments` as an object of this class."""
         made = cls(moments.mean.size)
         made._become(moments.count, moments.mean.copy(), moments._m2.copy())
         return made
@@ -41,7 +41,7 @@ class MeanStdFilter:
         buffer: Statistics of the observations since the last reset of the buffer, one per Box.
         demean: Subtract the mean.
         destd: Divide by the standard deviation.
-        clip: Clip results to -clip .. clip; None: no clipping.
+        clip: Clip results to -clip .. clip; None for no clipping.
     """
 
     is_concurrent: bool = False
@@ -74,11 +74,11 @@ class MeanStdFilter:
         return [moments.mean.shape for moments in self.rs]
 
     def __call__(self, x: Any, update: bool = True) -> np.ndarray:
-        """Return a normalised observation of the only Box, with its dtype unchanged.
+        """Normalise an observation of the only Box, keeping its dtype.
 
         Args:
             x: The observation.
-            update: Add it to `rs` and `buffer` beforehand.
+            update: First add the observation to `rs` and `buffer`.
 
         Raises:
             ConfigError: If there are several Boxes, or the observation has the wrong size.
@@ -94,13 +94,13 @@ class MeanStdFilter:
         return out.reshape(observation.shape)
 
     def apply_changes(self, other: "MeanStdFilter", with_buffer: bool = False, *args: Any, **kwargs: Any) -> None:
-        """Merge the buffer of the filter `other` into `rs`; with `with_buffer`, also adopt its buffer."""
+        """Merge the buffer of the filter `other` into `rs`; if `with_buffer`, also copy that buffer."""
         self._check_like(other.buffer)
         rs = [merged(moments, change) for moments, change in zip(self.rs, other.buffer, strict=True)]
         self._become(rs, other.buffer if with_buffer else self.buffer)
 
     def sync(self, other: "MeanStdFilter") -> None:
-        """Copy the statistics of the filter `other`, buffer included."""
+        """Copy the statistics of the filter `other`, including its buffer."""
         self._check_like(other.rs)
         self._become(other.rs, other.buffer)
 
@@ -126,13 +126,13 @@ class MeanStdFilter:
 
 @public("fastmarl.legacy")
 class ConcurrentMeanStdFilter(MeanStdFilter):
-    """A `MeanStdFilter` with the name of the locked variant in RLlib; a worker steps its envs in a single thread."""
+    """A `MeanStdFilter` named like the locked variant in RLlib; it needs no lock, as workers use a single thread."""
 
     is_concurrent = True
 
 
 class FilterView(MeanStdFilter):
-    """View of the filter of a policy in the runner, reading and writing it in place; returned by `worker.filters`."""
+    """A view that reads and writes the filter of a policy in the runner; returned by `worker.filters`."""
 
     def __init__(self, connector: FilterConnector):
         self._connector = connector

@@ -1,4 +1,4 @@
-"""The connector of the option `observation_filter`: the old filter of RLlib, bit-identical."""
+"""The connector for the option `observation_filter`, bit-identical to the old filter of RLlib."""
 
 import math
 
@@ -18,7 +18,7 @@ class ObservationFilter(FilterConnector):
     """Normalises observations like `MeanStdFilter` of the old RLlib API stack.
 
     Results keep the dtype of the observations, so integer results are truncated. Leaves of a Dict or Tuple are first
-    converted to float32, like in RLlib preprocessors. Nothing is clipped.
+    converted to float32, as in RLlib preprocessors. Nothing is clipped.
 
     Args:
         is_concurrent: The attribute `is_concurrent` of the worker filters.
@@ -67,16 +67,16 @@ def filtered(
     destd: bool = True,
     clip: float | None = None,
 ) -> np.ndarray:
-    """Add each row to `stats` and `buffer`, if `update`, and normalise it by `stats`.
+    """Normalise each row by `stats`, after adding it to `stats` and `buffer` if `update`.
 
     Args:
         values_NK: Rows [n, k] of any real dtype.
-        stats: Moments of k numbers, changed in place, as is `buffer`.
-        buffer: Moments of k numbers.
+        stats: Moments of k numbers, changed in place.
+        buffer: Moments of k numbers, changed in place.
         update: Add the rows.
         demean: Subtract the mean.
         destd: Divide by the standard deviation.
-        clip: Clip results to -clip .. clip; None or 0: no clipping.
+        clip: Clip results to -clip .. clip; None or 0 for no clipping.
 
     Returns:
         Rows [n, k] of the dtype of `values_NK`.
@@ -94,7 +94,7 @@ def filtered(
 
 
 def merged(stats: RunningMeanStd, change: RunningMeanStd) -> RunningMeanStd:
-    """Return `stats` with the rows of `change`, using the operations of RLlib."""
+    """Return the moments of the rows of both `stats` and `change`, computed with the operations of RLlib."""
     n, more = float(stats.count), float(change.count)
     found = stats.copy()
     if n + more:
@@ -107,9 +107,9 @@ def merged(stats: RunningMeanStd, change: RunningMeanStd) -> RunningMeanStd:
 
 @njit(cache=True, nogil=True)
 def push_and_normalize(values_NK, count, mean_K, m2_K, counts, demean, destd, clip, out_NK):
-    """Add each row to the moments and write it to `out_NK`, normalised; for the arguments see `filtered()`.
+    """Add each row to the moments and write the normalised row to `out_NK`; for the arguments see `filtered()`.
 
-    The variance is the sample variance (n - 1), and 0 for a single row; it and the standard deviation are float32.
+    The variance is the sample variance (n - 1), or 0 for a single row. Variance and standard deviation are float32.
     """
     seen = count
     for i in range(len(values_NK)):

@@ -1,4 +1,4 @@
-"""Policies of a worker: learning, adding and removing them, and exchanging weights and filters with other workers."""
+"""Worker policies: training, adding and removing them, and exchanging weights and filters with other workers."""
 
 import logging
 import pickle
@@ -29,24 +29,24 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyWorker:
-    """Manages the policies of a runner, which samples; `RolloutWorker` adds the envs, inputs and outputs.
+    """Manages the policies of a sampling runner; the subclass `RolloutWorker` adds envs, inputs and outputs.
 
     Args:
-        runner: Samples, with a module for each policy.
+        runner: Runner with a module for each policy.
         config: Config of the worker.
-        default_policy_class: `(module, config) -> Policy`, for specs without a class.
+        default_policy_class: Function (module, config) -> Policy, for specs without a class.
         callbacks: The callbacks of `config`.
 
     Attributes:
         config: RolloutWorkerConfig.
         default_policy_class: The argument `default_policy_class`.
-        env_runner: The sampling `EnvRunnerV2`.
+        env_runner: The `EnvRunnerV2` that samples.
         policy_map: Policy id -> Policy.
-        policy_mapping_fn: `(agent_id, episode) -> policy id`, optionally with a keyword argument `worker`; None: there
-            is a single policy.
-        is_policy_to_train: `(policy id, batch or None) -> bool`; None: all policies are trained.
+        policy_mapping_fn: Function (agent_id, episode) -> policy id, optionally with a keyword argument `worker`, or
+            None if there is a single policy.
+        is_policy_to_train: Function (policy id, batch or None) -> bool, or None if all policies are trained.
         global_vars: See `get_global_vars()`.
-        weights_seq_no: Number of the weights in the last `set_weights()`, or None.
+        weights_seq_no: Sequence number of the weights in the last `set_weights()`, or None.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class PolicyWorker:
         self._announce_policies()
 
     def _announce_policies(self) -> None:
-        """Call `on_create_policy` for each policy, like RLlib after a worker creates a policy."""
+        """Call `on_create_policy` for each policy, as RLlib does when a worker creates one."""
         for policy_id, policy in self.policy_map.items():
             self._callbacks.call("on_create_policy", policy_id=policy_id, policy=policy)
 
     @property
     def callbacks(self) -> Any:
-        """The object of `callbacks_class`, or a tuple of objects if that is a list."""
+        """The object made from `callbacks_class`, or a tuple of objects if that is a list."""
         return self._callbacks.given
 
     @property
@@ -87,7 +87,7 @@ class PolicyWorker:
         return {policy_id: spec_of(policy) for policy_id, policy in self.policy_map.items()}
 
     def mapped(self, agent_id: Hashable, episode: EpisodeV2) -> str:
-        """Return the policy id assigned to the agent `agent_id` of `episode` by the mapping function."""
+        """Return the policy id to which the mapping function maps the agent `agent_id` of `episode`."""
         if self.policy_mapping_fn is None:
             return next(iter(self.policy_map))
         return for_runner(self.policy_mapping_fn, self)(agent_id, episode.episode)
@@ -109,7 +109,7 @@ class PolicyWorker:
             samples: MultiAgentBatch, or a SampleBatch for "default_policy".
 
         Returns:
-            Policy id -> result of its `learn_on_batch()`
+            Policy id -> result of its `learn_on_batch()`.
         """
         samples = samples.as_multi_agent()
         return {
@@ -119,15 +119,15 @@ class PolicyWorker:
         }
 
     def compute_gradients(self, samples: Any, single_agent: bool = False) -> tuple[Any, dict[str, Any]]:
-        """Compute the gradients of every trainable policy, without an update.
+        """Compute the gradients of every trainable policy without updating it.
 
         Args:
             samples: MultiAgentBatch, or a SampleBatch for "default_policy".
-            single_agent: Return only the gradients and statistics of "default_policy", not in a dict keyed by policy
+            single_agent: Return the gradients and statistics of "default_policy" only, without the dict keyed by policy
                 id.
 
         Returns:
-            (policy id -> gradients; policy id -> statistics, and "batch_count", the number of env steps)
+            (policy id -> gradients; policy id -> statistics, with the number of env steps as "batch_count")
         """
         samples = samples.as_multi_agent()
         gradients, infos = {}, {}
@@ -147,13 +147,13 @@ class PolicyWorker:
                 self._known(policy_id).apply_gradients(gradients)
 
     def setup_torch_data_parallel(self, url: str, world_rank: int, world_size: int, backend: str) -> None:
-        """Join a torch process group; policies then average their gradients over its workers.
+        """Join a torch process group, so that policies average their gradients over its workers.
 
         Args:
             url: Address of the group, such as "tcp://127.0.0.1:29500"; see `get_node_ip()` and `find_free_port()`.
             world_rank: Index of this worker in the group.
             world_size: Number of workers in the group.
-            backend: "gloo" on the CPU, "nccl" on GPUs.
+            backend: "gloo" for the CPU, or "nccl" for GPUs.
 
         Raises:
             ConfigError: If a policy is not a TorchPolicy.
@@ -196,20 +196,20 @@ class PolicyWorker:
 
         Args:
             policy_id: Id of the policy.
-            policy_cls: `(module, config) -> Policy`; None: `default_policy_class` of the worker.
+            policy_cls: Function (module, config) -> Policy; None for the `default_policy_class` of the worker.
             policy: The policy itself, instead of `policy_cls`, `config` and `module_spec`.
-            observation_space: Observation space of its module; None: the space of the agents mapped to it.
-            action_space: Action space of its module; None: the space of the agents mapped to it.
+            observation_space: Observation space of its module; None for the space of the agents mapped to it.
+            action_space: Action space of its module; None for the space of the agents mapped to it.
             config: Options of this policy.
-            policy_state: Initial state, from `policy.get_state()`.
-            policy_mapping_fn: Mapping function for new episodes; None: unchanged.
-            policies_to_train: Ids of the policies to train, or a function, see `set_is_policy_to_train()`; None:
-                unchanged.
-            module_spec: Its module; None: the default network.
+            policy_state: Initial state, a result of `policy.get_state()`.
+            policy_mapping_fn: Mapping function for new episodes; None changes nothing.
+            policies_to_train: Ids of the policies to train, or a function (see `set_is_policy_to_train()`); None
+                changes nothing.
+            module_spec: Its module, or a spec of it; None for the default network.
 
         Raises:
-            ConfigError: If the id is taken, or both a policy and arguments to make one are given. After any error
-                except from `on_create_policy`, nothing has changed.
+            ConfigError: If the id is taken, or both a policy and arguments to make one are given. After any error,
+                except one from `on_create_policy`, nothing has changed.
         """
         if policy is not None and not (policy_cls is None and config is None and module_spec is None):
             raise ConfigError("add_policy() takes a policy, or arguments to make one: policy_cls, config, module_spec")
@@ -256,13 +256,13 @@ class PolicyWorker:
         policy_mapping_fn: Callable[..., str] | None = None,
         policies_to_train: ToTrain | None = None,
     ) -> None:
-        """Remove a policy. It continues to act in running episodes, and batches have its steps until these end.
+        """Remove a policy. Until the running episodes end, it continues to act in them, and batches include its steps.
 
         Args:
             policy_id: Id of the policy.
-            policy_mapping_fn: Mapping function for new episodes; None: unchanged.
-            policies_to_train: Ids of the policies to train, or a function, see `set_is_policy_to_train()`; None:
-                unchanged.
+            policy_mapping_fn: Mapping function for new episodes; None changes nothing.
+            policies_to_train: Ids of the policies to train, or a function (see `set_is_policy_to_train()`); None
+                changes nothing.
 
         Raises:
             ConfigError: If the policy does not exist or is the only one. Nothing has changed.
@@ -280,7 +280,7 @@ class PolicyWorker:
         self.is_policy_to_train = learns
 
     def set_policy_mapping_fn(self, policy_mapping_fn: Callable[..., str] | None = None) -> None:
-        """Set the function `policy_mapping_fn` that maps agents in new episodes; None: leave it unchanged."""
+        """Set the function that maps agents to policies in new episodes, unless `policy_mapping_fn` is None."""
         if policy_mapping_fn is not None:
             of_runner = for_runner(policy_mapping_fn, self)
             if self.config.env is not None:
@@ -291,14 +291,14 @@ class PolicyWorker:
         """Choose the policies to train.
 
         Args:
-            is_policy_to_train: Ids of the policies, or a function `(policy id, batch or None) -> bool`; None:
-                unchanged.
+            is_policy_to_train: Ids of the policies, or a function (policy id, batch or None) -> bool; None changes
+                nothing.
         """
         if is_policy_to_train is not None:
             self.is_policy_to_train = learns_if(is_policy_to_train)
 
     def get_policies_to_train(self, batch: Any = None) -> set[str]:
-        """Return the ids of the policies to train, from `batch` if it is given."""
+        """Return the ids of the policies to train, on `batch` if it is given."""
         return {policy_id for policy_id in self.policy_map if self._learns(policy_id, batch)}
 
     def for_policy(self, func: Callable[..., Any], policy_id: str = DEFAULT_POLICY_ID, **kwargs: Any) -> Any:
@@ -320,7 +320,7 @@ class PolicyWorker:
         """Return policy id -> parameter name -> array.
 
         Args:
-            policies: Ids of the policies; None: all.
+            policies: Ids of the policies; None for all.
             inference_only: No effect, as in RLlib.
         """
         wanted = [policies] if isinstance(policies, str) else policies
@@ -332,13 +332,13 @@ class PolicyWorker:
         global_vars: Mapping[str, Any] | None = None,
         weights_seq_no: int | None = None,
     ) -> None:
-        """Load policy id -> weights. Weights of unknown policies are ignored with a warning.
+        """Load the weights of policies. Weights of unknown policies are ignored with a warning.
 
         Args:
             weights: Policy id -> parameter name -> array.
             global_vars: Passed to `set_global_vars()`.
-            weights_seq_no: Number of these weights; if the worker already has weights with this number, nothing is
-                copied.
+            weights_seq_no: Sequence number of these weights; they are not loaded if the worker already has weights with
+                this number.
         """
         if weights_seq_no is None or weights_seq_no != self.weights_seq_no:
             for policy_id, of_policy in weights.items():
@@ -351,11 +351,11 @@ class PolicyWorker:
             self.set_global_vars(global_vars)
 
     def get_global_vars(self) -> dict[str, Any]:
-        """Return {"timestep": ..., "num_grad_updates_per_policy": {policy id: ...}} and any other variables set."""
+        """Return "timestep", "num_grad_updates_per_policy" (keyed by policy id) and any other variables set."""
         return self.global_vars
 
     def set_global_vars(self, global_vars: Mapping[str, Any], policy_ids: Collection[str] | None = None) -> None:
-        """Update `global_vars` and pass them to the policies in `policy_ids`, by default all trainable ones."""
+        """Update `global_vars` and pass them to the trainable policies among `policy_ids`, by default among all."""
         others = {name: value for name, value in global_vars.items() if name != "num_grad_updates_per_policy"}
         updates = global_vars.get("num_grad_updates_per_policy", {})
         self.global_vars["num_grad_updates_per_policy"].update(updates)
@@ -377,7 +377,7 @@ class PolicyWorker:
         return views
 
     def get_filters(self, flush_after: bool = False) -> dict[str, MeanStdFilter]:
-        """Return copies of the filters; with `flush_after`, clear the filter buffers afterwards."""
+        """Return copies of the filters; if `flush_after`, then clear the filter buffers."""
         taken = {}
         for policy_id, view in self.filters.items():
             taken[policy_id] = view.as_serializable()
@@ -386,7 +386,7 @@ class PolicyWorker:
         return taken
 
     def sync_filters(self, new_filters: Mapping[str, MeanStdFilter]) -> None:
-        """Copy the statistics of `new_filters`, from `get_filters()` of any worker, into the filters of this worker."""
+        """Copy the statistics of `new_filters`, returned by `get_filters()` of any worker, to the filters here."""
         views = self.filters
         if missing := sorted(views.keys() - new_filters.keys()):
             raise ConfigError(f"expected a filter for each of {list(views)}, got none for {missing}")
@@ -394,9 +394,9 @@ class PolicyWorker:
             view.sync(new_filters[policy_id])
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of policies (weights, optimizers, specs), the mapping function, and filters.
+        """Return the policy states (weights, optimizers, specs), the mapping function, and the filters.
 
-        Clears the filter buffers. Running episodes are not part of the state.
+        This clears the filter buffers. Running episodes are not part of the state.
         """
         filters = self.get_filters(flush_after=True)
         only_learning = self.config.checkpoint_trainable_policies_only
@@ -414,12 +414,12 @@ class PolicyWorker:
         }
 
     def set_state(self, state: Mapping[str, Any] | bytes) -> None:
-        """Restore a state from `get_state()`, adding missing policies.
+        """Restore a state returned by `get_state()`, adding missing policies.
 
         Args:
-            state: The state, or a pickle of it, which is unpickled and may run arbitrary code. "policy_states" may be
-                called "state", as in older checkpoints. Other keys may be missing or None; their parts are then
-                unchanged. A policy missing in this worker is left out with a warning if its state has no "policy_spec".
+            state: The state, or a pickle of it; unpickling may run arbitrary code. "policy_states" may be named
+                "state", as in older checkpoints. Parts whose key is missing or None are unchanged. A policy that this
+                worker does not have is skipped with a warning if its state has no "policy_spec".
 
         Raises:
             ConfigError: If the state is not a dict, has no policy states, or does not match. After any error, nothing

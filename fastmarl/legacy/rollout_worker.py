@@ -1,4 +1,4 @@
-"""`RolloutWorker` of RLlib without Ray: samples, learns, and exchanges weights."""
+"""The RLlib `RolloutWorker` without Ray, which samples, learns, and exchanges weights."""
 
 import contextlib
 import logging
@@ -52,30 +52,30 @@ class RolloutWorker(PolicyWorker):
     ```
 
     Args:
-        env_creator: `(env_config) -> env`; None: use `config.env`. A worker without either has no envs: it learns,
-            reads files and exchanges weights; its policies need spaces.
-        validate_env: Called with each env and its EnvContext; raises an exception if the env is invalid.
+        env_creator: Function (env_config) -> env; None for `config.env`. A worker without either has no envs: it
+            learns, reads files and exchanges weights; its policies need spaces.
+        validate_env: Function of an env and its EnvContext that raises an exception if the env is invalid.
         config: RolloutWorkerConfig, or a dict of its options.
         worker_index: Index of this worker; workers of different indices use different random streams.
-        num_workers: Number of workers, 0 or more. None: `config.num_env_runners`.
-        recreated_worker: True if this worker replaces a lost one of the same index; it then uses other random streams.
+        num_workers: Number of workers, 0 or more; None for `config.num_env_runners`.
+        recreated_worker: True if this worker replaces a lost one with the same index; it then uses new random streams.
         log_dir: Destination of `output="logdir"`.
         spaces: Policy id -> (observation space, action space), for policies without spaces.
-        default_policy_class: `(module, config) -> Policy`, for specs without a class; None: PPOTorchPolicy.
-        dataset_shards: For `input_="dataset"`: a dataset for each worker index, see `DatasetReader`.
+        default_policy_class: Function (module, config) -> Policy, for specs without a class; None for PPOTorchPolicy.
+        dataset_shards: Datasets for `input_="dataset"`, one per worker index; see `DatasetReader`.
         kwargs: Ignored, as in RLlib.
 
     Attributes:
         config: RolloutWorkerConfig.
         spaces, dataset_shards: The arguments `spaces` and `dataset_shards`.
-        env_runner: The sampling `EnvRunnerV2`.
-        sampler: `env_runner`, with the name used in RLlib; None without envs.
-        env_creator: `(env_config) -> env`; None without envs.
+        env_runner: The `EnvRunnerV2` that samples.
+        sampler: RLlib name of `env_runner`; None without envs.
+        env_creator: Function (env_config) -> env, or None without envs.
         env_context: EnvContext of the first env.
-        input_reader: Source of batches; None if there are neither envs nor another source.
+        input_reader: Source of batches, or None if there are neither envs nor another source.
         output_writer: Destination of batches.
-        weights_seq_no: Number of the weights in the last `set_weights()`, or None.
-        last_batch: With `fake_sampler`, the batch returned by every call.
+        weights_seq_no: Sequence number of the weights in the last `set_weights()`, or None.
+        last_batch: The batch that every call returns if `fake_sampler` is set.
     """
 
     multi_rl_module_spec = None  # only of the new RLlib API stack
@@ -134,13 +134,13 @@ class RolloutWorker(PolicyWorker):
     # Sampling.
 
     def sample(self, **kwargs: Any) -> Any:
-        """Return the next batch: `rollout_fragment_length` steps of each env, or at least as many in complete episodes.
+        """Return the next batch, of `rollout_fragment_length` steps per env, or at least that in complete episodes.
 
         Args:
-            kwargs: Ignored, as by RLlib.
+            kwargs: Ignored, as in RLlib.
 
         Returns:
-            MultiAgentBatch, see `BatchBuilder.build()`; or a SampleBatch, if `input_` has such batches.
+            A MultiAgentBatch (see `BatchBuilder.build()`), or a SampleBatch if `input_` returns one.
 
         Raises:
             ConfigError: If the worker has nothing to sample from.
@@ -187,11 +187,11 @@ class RolloutWorker(PolicyWorker):
         return batch.env_steps() if self.config.count_steps_by == "env_steps" else batch.agent_steps()
 
     def sample_get_state_and_metrics(self) -> tuple[Any, dict[str, Any], list[RolloutMetrics]]:
-        """Return (`sample()`, `get_state()`, `get_metrics()`)."""
+        """Return the results of (`sample()`, `get_state()`, `get_metrics()`)."""
         return self.sample(), self.get_state(), self.get_metrics()
 
     def sample_with_count(self) -> tuple[Any, int]:
-        """Return (`sample()`, its number of env steps)."""
+        """Return (result of `sample()`, its number of env steps)."""
         batch = self.sample()
         return batch, batch.count
 
@@ -202,19 +202,19 @@ class RolloutWorker(PolicyWorker):
         sgd_minibatch_size: int,
         standardize_fields: Sequence[str],
     ) -> tuple[dict[str, Any], int]:
-        """Sample a batch and learn from it in epochs of minibatches.
+        """Sample a batch and learn from it in several epochs of minibatches.
 
         Args:
             expected_batch_size: Number of env steps in the batch, equal in all workers that average gradients.
             num_sgd_iter: Number of epochs.
-            sgd_minibatch_size: Number of steps in a minibatch; 0: the entire batch.
-            standardize_fields: Columns to scale to mean 0 and standard deviation 1 beforehand.
+            sgd_minibatch_size: Number of steps in a minibatch; 0 for the entire batch.
+            standardize_fields: Columns to first scale to mean 0 and standard deviation 1.
 
         Returns:
-            (policy id -> results of `learn_on_batch()`, means over the minibatches; number of env steps)
+            (policy id -> means over minibatches of the results of `learn_on_batch()`; number of env steps)
 
         Raises:
-            BatchError: If the batch differs in size.
+            BatchError: If the batch has a different size.
         """
         batch = self.sample()
         if batch.count != expected_batch_size:
@@ -265,7 +265,7 @@ class RolloutWorker(PolicyWorker):
         return list(self._runner.env.envs)
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
-        """Return policy id -> (observation space, action space), with the spaces of an env under "__env__"."""
+        """Return policy id -> (observation space, action space), and the spaces of an env under "__env__"."""
         hidden = {"__env_single__", *({"__env__"} if self.config.env is None else ())}
         return {id_: each for id_, each in self._runner.get_spaces().items() if id_ not in hidden}
 
@@ -280,25 +280,25 @@ class RolloutWorker(PolicyWorker):
         self._runner.make_env()
 
     def make_module(self) -> None:
-        """Do nothing, like the RLlib method: policies have their modules from `policies`."""
+        """Do nothing, like the RLlib method, because modules are made from `policies`."""
 
     @property
     def io_context(self) -> IOContext:
-        """IOContext like the one of the input reader and output writer."""
+        """An IOContext equal to the one used to create the input reader and output writer."""
         return IOContext(self._log_dir, self.config, self.worker_index, self)
 
     @property
     def env(self) -> Any:
-        """The first env; None without envs."""
+        """The first env, or None without envs."""
         return None if self.config.env is None else self._runner.env.envs[0]
 
     @property
     def async_env(self) -> SubEnvironments | None:
-        """The vector of envs, with `get_sub_environments()`; None without envs."""
+        """The vector of envs, with `get_sub_environments()`, or None without envs."""
         return None if self.config.env is None else SubEnvironments(self._runner.env)
 
     def make_sub_env_fn(self, vector_index: int) -> Any:
-        """Make another env, which the caller closes.
+        """Make another env, which the caller must close.
 
         Args:
             vector_index: `vector_index` in the env context.
@@ -312,14 +312,14 @@ class RolloutWorker(PolicyWorker):
 
     @property
     def preprocessors(self) -> dict[str, None]:
-        """Policy id -> None: there are connectors instead of preprocessors."""
+        """Policy id -> None, because there are connectors instead of preprocessors."""
         return dict.fromkeys(self.policy_map)
 
     @property
     def seed(self) -> int | None:
-        """Sum of `config.seed`, the worker index, and 10,000 in evaluation, as in RLlib.
+        """Sum of `config.seed`, the worker index, and 10,000 in evaluation, as in RLlib; None without a seed.
 
-        Random streams depend on the seed and the index separately; None: no seed.
+        Random streams depend on the seed and the worker index separately, not on this sum.
         """
         config = self.config
         return None if config.seed is None else config.seed + self.worker_index + 10_000 * config.in_evaluation
@@ -331,7 +331,7 @@ class RolloutWorker(PolicyWorker):
 
     @property
     def metrics(self) -> MetricsLogger:
-        """Logger for values from callbacks, reported by `get_metrics()` in `custom_metrics`."""
+        """Logger for values from callbacks, which `get_metrics()` reports in `custom_metrics`."""
         return self._runner.metrics
 
     @property
@@ -346,7 +346,7 @@ class RolloutWorker(PolicyWorker):
         return func(self, *args, **kwargs)
 
     def lock(self) -> None:
-        """Acquire the worker lock, waiting for it if necessary. No other method acquires it."""
+        """Acquire the worker lock, waiting if necessary. No other method acquires it."""
         self._lock.acquire()
 
     def unlock(self) -> None:
@@ -393,12 +393,12 @@ class RolloutWorker(PolicyWorker):
 
 
 def get_global_worker() -> Any:
-    """Return the last `RolloutWorker` created in this process; None if there is none or it has been freed."""
+    """Return the last `RolloutWorker` created in this process, or None if there is none or it has been freed."""
     return _last[0]() if _last else None
 
 
 def _set_up_process(worker: Any, config: RolloutWorkerConfig, worker_index: int) -> None:
-    """Make `worker` the global one; set environment variables and the log level from its config."""
+    """Make `worker` the global worker, and set environment variables and the log level from its config."""
     _last[:] = [weakref.ref(worker)]
     given = config.extra_python_environs_for_worker if worker_index else config.extra_python_environs_for_driver
     os.environ.update({name: str(value) for name, value in given.items()})

@@ -1,4 +1,4 @@
-"""Store sampled episodes in Parquet files for later learning. Needs the extra `io`."""
+"""Storage of sampled episodes in Parquet files for offline learning. Requires the extra `io`."""
 
 from fastmarl.offline.minari_export import to_minari
 from fastmarl.offline.reader import ParquetReader

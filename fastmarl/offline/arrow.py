@@ -1,4 +1,4 @@
-"""Import pyarrow, which is optional."""
+"""Import of pyarrow, which is an optional dependency."""
 
 from importlib import import_module
 from typing import Any

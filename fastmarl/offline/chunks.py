@@ -1,4 +1,4 @@
-"""Convert chunks of episodes, without agent steps, to rows of an Arrow table and back."""
+"""Conversion of episode chunks, without agent steps, to rows of an Arrow table and back."""
 
 from collections.abc import Hashable, Sequence
 from operator import attrgetter
@@ -46,7 +46,7 @@ def chunk_table(
     Args:
         episodes: The chunks.
         heads: The head of each chunk, or None; see `MultiAgentEpisode.head()`.
-        keeps_infos: Whether to write infos; otherwise, infos are empty when episodes are read back.
+        keeps_infos: Whether to write infos; if not, infos are empty when episodes are read.
 
     Raises:
         OfflineError: If a chunk contains a value that JSON cannot represent.
@@ -75,7 +75,7 @@ def _head_or_chunk(episode: MultiAgentEpisode, head: ChunkHead | None) -> ChunkH
 
 
 def _seed_text(head: ChunkHead) -> str | None:
-    """Return the JSON of the single extra of most chunks, without running an encoder."""
+    """Return the reset seed, the only extra of most chunks, as JSON, without running an encoder."""
     return None if head.reset_seed is None else f'{{"reset_seed":{head.reset_seed}}}'
 
 
@@ -105,7 +105,7 @@ def _infos_without_observation(episode: MultiAgentEpisode) -> dict[str, Any]:
 
 
 def _of_agents(episode: MultiAgentEpisode, keeps_infos: bool) -> dict[str, Any]:
-    """Return all data of agent episodes that users may have changed."""
+    """Return the data of agent episodes that users may have changed, if it differs from the default."""
     agent_episodes = episode.agent_episodes
     found: dict[str, Any] = {}
     with_steps = [agent for agent, agent_episode in agent_episodes.items() if len(agent_episode)]
@@ -133,8 +133,8 @@ def _without_infos(state: dict[str, Any]) -> dict[str, Any]:
 def chunk_states(table: Any) -> list[dict[str, Any]]:
     """Return the state of each chunk, one per row of the table.
 
-    `MultiAgentEpisode.from_state()` takes such a state, which does not include agent episodes. It also has
-    "waiting_infos", "order", "without_steps" and "of_agents", as written by `chunk_table()`.
+    The states are in the format of `MultiAgentEpisode.from_state()`, but without agent episodes and with the
+    additional keys "waiting_infos", "order", "without_steps" and "of_agents", as written by `chunk_table()`.
     """
     columns = {name: table.column(name).to_pylist() for name in table.schema.names}
     ids: dict[str, list[Hashable]] = {}

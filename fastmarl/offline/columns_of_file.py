@@ -1,4 +1,4 @@
-"""Read the columns of a single file as NumPy arrays.
+"""The columns of a single file as NumPy arrays.
 
 Axes in names: S trajectory, N row.
 """
@@ -17,7 +17,7 @@ from fastmarl.offline.json_values import agent_from_text
 
 
 class FileColumns:
-    """Rows of a single module and form: steps, or lookbacks, which have no ends.
+    """Rows of a single module and form, which are steps, or lookbacks without the ends of trajectories.
 
     Args:
         table: The contents of the file.
@@ -37,12 +37,12 @@ class FileColumns:
         return array.astype(np.int64) if name == CHUNK else array
 
     def texts(self, name: str, rows: np.ndarray | None = None) -> list[str | None]:
-        """Return a column of texts, for all or the given rows."""
+        """Return a column of strings for the given rows, by default all."""
         column = self._column(name)
         return (column if rows is None else column.take(load().array(rows))).to_pylist()
 
     def has_any(self, name: str) -> bool:
-        """Return True if a column has a value in at least one row."""
+        """Return whether a column has a value in at least one row."""
         column = self._column(name)
         return column.null_count < len(column)
 
@@ -56,7 +56,7 @@ class FileColumns:
         return self._column(FINAL_ENV_T).drop_null().to_numpy()
 
     def leaf(self, described: LeafColumn, *, drop_null: bool = False, n: int | None = None) -> np.ndarray:
-        """Return a column as an array. Zero-size columns are not stored; `n` is their number of rows."""
+        """Return a column as an array; `n` is the number of rows of zero-size columns, which are not stored."""
         if described.arrow_type() is None:
             return np.empty((self.n_rows if n is None else n, *described.shape), described.dtype)
         column = self._column(described.name)
@@ -89,7 +89,7 @@ class FileColumns:
         return {name: map_struct(lambda leaf: leaf[order], column) for name, column in batch.items()}
 
     def _next_obs(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the leaves of the observations after each step, [N, ...]: from the next row, or final ones."""
+        """Return the leaves [N, ...] of the observation after each step, from the next row or the final observation."""
         last = self.end_S - 1
         found = []
         for leaf, final in zip(leaves[: len(self.form.obs_leaves)], self.final_obs(), strict=True):
@@ -100,7 +100,7 @@ class FileColumns:
         return found
 
     def _agent_ids(self) -> np.ndarray:
-        """Return the agent ids as an object array [N]; tuples remain single items."""
+        """Return the agent ids as an object array [N], with tuples as single items."""
         column = self._column(Columns.AGENT_ID).dictionary_encode()
         ids = np.fromiter(map(agent_from_text, column.dictionary.to_pylist()), object, len(column.dictionary))
         return ids[column.indices.to_numpy()]

@@ -1,4 +1,4 @@
-"""Build chunks of episodes from the files of a part.
+"""Episode chunks built from the files of a part.
 
 Axes in names: S trajectory.
 """
@@ -21,11 +21,11 @@ Files = Iterable[tuple[str, FileColumns]]
 
 
 def episodes_of(states: list[dict[str, Any]], data: Files, lookback: Files) -> list[MultiAgentEpisode]:
-    """Build chunks from these states.
+    """Build chunks from their states and the columns of agent steps.
 
     Args:
         states: One per chunk; see `chunk_states()`.
-        data, lookback: Pairs (module id, columns), one for each such file of the part.
+        data, lookback: Pairs (module id, columns), one for each data or lookback file of the part.
     """
     agents: list[dict[Any, SingleAgentEpisode]] = [{} for _ in states]
     lookbacks = {(module_id, columns.form): columns for module_id, columns in lookback}
@@ -53,7 +53,7 @@ def _episode(state: dict[str, Any], agents: dict[Any, SingleAgentEpisode]) -> Mu
 def _agent_episodes(
     module_id: str, columns: FileColumns, lookback: FileColumns | None, states: list[dict[str, Any]]
 ) -> Iterable[tuple[int, SingleAgentEpisode]]:
-    """Yield a pair (index of the chunk, agent episode) for each trajectory of a file."""
+    """Yield (chunk index, agent episode) for each trajectory in a file."""
     end_S = columns.end_S
     begin_S = np.append(0, end_S[:-1]).astype(np.int64)
     chunk_S = columns.numbers(CHUNK)[begin_S].tolist()
@@ -82,7 +82,7 @@ def _agent_episodes(
 
 
 def _lookbacks(lookback: FileColumns | None, trajectories: list[tuple[int, str | None]]) -> list[range]:
-    """Return the rows of each trajectory (chunk, agent) in the file of lookbacks."""
+    """Return the rows of each trajectory (chunk, agent) in the lookback file."""
     if lookback is None:
         return [range(0)] * len(trajectories)
     keys = list(zip(lookback.numbers(CHUNK).tolist(), lookback.texts(Columns.AGENT_ID), strict=True))
@@ -92,7 +92,7 @@ def _lookbacks(lookback: FileColumns | None, trajectories: list[tuple[int, str |
 
 
 class _Whole:
-    """Long arrays of all trajectories, each with its lookback before it and its final observation after it."""
+    """Concatenated trajectories, each preceded by its lookback and followed by its final observation."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Whole:
     def _texts(
         columns: FileColumns, lookback: FileColumns | None, row: np.ndarray, end_S: np.ndarray
     ) -> tuple[list, list] | None:
-        """Return the texts (infos of the steps, infos of the final observations), or None if there are no infos."""
+        """Return the JSON of (infos of the steps, infos of the final observations), or None if there are no infos."""
         files = [columns] if lookback is None else [lookback, columns]
         if not columns.has_any(FINAL_INFOS) and not any(each.has_any(Columns.INFOS) for each in files):
             return None

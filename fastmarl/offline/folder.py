@@ -1,4 +1,4 @@
-"""A directory of recorded episodes: its parts and their file names.
+"""Parts of a directory of recorded episodes, and their file names.
 
     parts/worker-000000-000000.json                     describes the part: its files and their columns
     meta/episodes/worker-000000-000000.parquet          one row per chunk of an episode
@@ -55,7 +55,7 @@ class PartFile(NamedTuple):
     checksum: int
 
     def is_sound(self) -> bool:
-        """Return True if the values, which were read from a file, are possible."""
+        """Return whether the values, which were read from a file, are valid."""
         is_named = self.module_id is None if self.kind == EPISODES else isinstance(self.module_id, str)
         numbers = (self.form, self.n_rows, self.n_bytes, self.checksum)
         return (
@@ -82,7 +82,7 @@ class Part:
     modules: dict[str, dict[str, Any]]
 
     def of(self, kind: str, module_id: str | None = None) -> list[PartFile]:
-        """Return the files of this kind, for a single module or all modules."""
+        """Return the files of this kind for a single module, or for all modules if `module_id` is None."""
         return [file for file in self.files if file.kind == kind and module_id in (None, file.module_id)]
 
     def path(self, file: PartFile) -> Path:
@@ -161,8 +161,8 @@ def open_folder(path: str | os.PathLike[str]) -> Path:
 def claim(folder: Path, worker_index: int, number: int) -> tuple[str, int]:
     """Reserve a name for a new part and return it with its number.
 
-    The number is the first free one from `number` on; no other writer gets the same name. A name is not free if files
-    of an incomplete part exist.
+    The number is the first free one, starting from `number`; no other writer gets the same name. A name is not free if
+    files of an incomplete part have it.
     """
     while True:
         name = f"worker-{worker_index:06d}-{number:06d}"
@@ -179,7 +179,7 @@ def claim(folder: Path, worker_index: int, number: int) -> tuple[str, int]:
 
 
 def seal(folder: Path, name: str, files: list[PartFile], forms: Iterable[tuple[str, TableForm]]) -> None:
-    """Complete a part whose files have their final names.
+    """Complete a part, once all of its files have their final names.
 
     Args:
         folder: The directory of recorded episodes.
@@ -199,7 +199,7 @@ def seal(folder: Path, name: str, files: list[PartFile], forms: Iterable[tuple[s
 
 
 def abandon(folder: Path, name: str) -> None:
-    """Release the name of a part that will never be complete, as far as the disk allows."""
+    """Release the name of a part that will never be completed, ignoring disk errors."""
     manifest = folder / PARTS / f"{name}.json"
     for path in (manifest, hidden(manifest)):
         with suppress(OSError):
@@ -207,11 +207,11 @@ def abandon(folder: Path, name: str) -> None:
 
 
 def parts_of(folder: Path) -> Iterator[Part]:
-    """Return an iterator over the complete parts, in order; it is empty if recording has just begun.
+    """Return an iterator over the complete parts, in order, which is empty if recording has just begun.
 
     Raises:
-        OfflineError: If the directory has no recorded episodes, or another version of the format. The iterator raises
-            it for such a part and for a damaged description.
+        OfflineError: If the directory has no recorded episodes, or another version of the format. The iterator also
+            raises it at a part with another version or a damaged description.
     """
     _check_is_ours(folder)
     return map(_read_manifest, _manifests(folder))
@@ -255,7 +255,7 @@ def _read_manifest(file: Path) -> Part:
 
 
 def _read_entries(file: Path) -> dict[str, Any]:
-    """Return the contents of a description, without its checksum."""
+    """Return the contents of a part description, without its checksum."""
     try:
         content = json.loads(read_file(file))
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -272,10 +272,10 @@ def _read_entries(file: Path) -> dict[str, Any]:
 
 
 def compile_checksum() -> None:
-    """Compile the checksum in the thread that creates the writer; the writer thread calls it.
+    """Compile the checksum function in the thread that creates the writer, before the writer thread calls it.
 
-    numba takes a lock while compiling or loading a function, and an interrupt of the main thread leaves that lock
-    locked. Another thread would then wait for it forever.
+    Numba holds a lock while compiling or loading a function. If an interrupt of the main thread leaves it locked,
+    another thread would wait for it forever.
     """
     checksum(np.zeros(1, np.uint64))
 

@@ -1,4 +1,4 @@
-"""The form of a file: nested arrays as Arrow columns, and back."""
+"""The form of a file, for converting nested arrays to Arrow columns and back."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ class LeafColumn(NamedTuple):
         return math.prod(self.shape)
 
     def arrow_type(self) -> Any:
-        """Return the Arrow type, or None for empty items, which need no column."""
+        """Return the Arrow type, or None for zero-size items, which need no column."""
         pa = load()
         if self.dtype == "|O":
             return pa.string()
@@ -73,7 +73,7 @@ class LeafColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class TableForm:
-    """Nested columns of some rows; equal forms have equal texts.
+    """Names, types and nesting of the columns of a file. Equal forms have equal texts.
 
     Args:
         text: JSON of {"obs": ..., "actions": ..., "outputs": [[name, ...], ...], "leaves": [[name, dtype, shape],
@@ -84,7 +84,7 @@ class TableForm:
 
     @classmethod
     def of(cls, obs: Any, actions: Any, outputs: Iterable[tuple[OwnName, Any]]) -> "TableForm":
-        """Describe columns with equal numbers of rows.
+        """Make the form of columns that all have the same number of rows.
 
         Raises:
             OfflineError: If a column cannot be written to Parquet.
@@ -124,7 +124,7 @@ class TableForm:
 
     @property
     def obs(self) -> Any:
-        """Nested `LeafIndex` objects of observations; `actions` and `outputs` have the same format."""
+        """Nested `LeafIndex` objects of observations, like `actions` and `outputs`."""
         return self._parts["obs"]
 
     @property
@@ -164,9 +164,9 @@ class TableForm:
 
 
 def numbers(array: np.ndarray, is_there: np.ndarray | None = None) -> Any:
-    """Convert an array [n] to Arrow, with nulls where `is_there` is False; memory is shared where possible.
+    """Convert an array [n] to Arrow, with nulls where `is_there` is False, sharing memory if possible.
 
-    `pyarrow.array()` releases the GIL, and reacquiring it takes longer than the work; see native._steps.
+    `pyarrow.array()` would release the GIL, and reacquiring it takes longer than the conversion; see native._steps.
     """
     pa = load()
     if array.dtype == bool:
@@ -178,7 +178,7 @@ def numbers(array: np.ndarray, is_there: np.ndarray | None = None) -> Any:
 
 
 def without_texts(n: int) -> Any:
-    """Return `n` null strings, like `pyarrow.nulls()`, without releasing the GIL; see `numbers()`."""
+    """Return `n` null strings, like `pyarrow.nulls()` but without releasing the GIL; see `numbers()`."""
     pa = load()
     no_bits, no_ends = bytes(-(-n // 8)), bytes(4 * (n + 1))
     return pa.Array.from_buffers(pa.string(), n, [pa.py_buffer(each) for each in (no_bits, no_ends, b"")])
@@ -211,7 +211,7 @@ def _text(key: Any) -> str:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """Return an unused column name: the name itself or a longer one, so that outputs never hide plain columns."""
+    """Return an unused column name, longer than `name` if needed, so that outputs never hide plain columns."""
     name = name.encode("utf-8", "replace").decode()
     is_plain = name in taken or name.partition(".")[0] in (Columns.FINAL_OBS, Columns.NEXT_OBS)
     found, n = f"outputs.{name}" if is_plain else name, 2

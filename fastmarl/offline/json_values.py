@@ -1,4 +1,4 @@
-"""Convert Python values to JSON and back without loss.
+"""Lossless conversion of Python values to JSON and back.
 
 Values without a JSON counterpart are wrapped: {"$": kind, "value": ...}. Instances of subclasses of dict, list, tuple,
 str, int and float are restored as their base class. All other values are restored unchanged; NumPy scalars and arrays
@@ -36,7 +36,7 @@ def to_json(value: Any, what: str) -> str:
 
     Args:
         value: The value to encode.
-        what: Name of the value in errors.
+        what: Name of the value in error messages.
 
     Raises:
         OfflineError: If it contains a value that JSON cannot represent.
@@ -45,12 +45,12 @@ def to_json(value: Any, what: str) -> str:
 
 
 def from_json(text: str) -> Any:
-    """Decode a text of `to_json()`."""
+    """Decode a string returned by `to_json()`."""
     return _decode(json.loads(text))
 
 
 def copied(value: Any) -> Any:
-    """Copy the containers and arrays of the value; values rejected by `to_json()` are kept unchanged."""
+    """Copy the containers and arrays in a value; values that `to_json()` rejects are kept."""
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -59,7 +59,7 @@ def copied(value: Any) -> Any:
 
 
 def agent_text(agent_id: Hashable) -> str:
-    """Return an agent id as a unique text. Strings are unchanged unless they look like JSON."""
+    """Return a unique string for an agent id. String ids are unchanged unless they look like JSON."""
     return _text_of_string(plain_text(agent_id)) if isinstance(agent_id, str) else _id_text(agent_id)
 
 
@@ -74,7 +74,7 @@ def _id_text(agent_id: Hashable) -> str:
 
 
 def ids_text(agent_ids: tuple[Hashable, ...]) -> str:
-    """Return the ids of several agents as a single text."""
+    """Encode the ids of several agents as a single string."""
     # Ids of other types may be equal but have different texts, such as 0, False and 0.0.
     make = _text_of_strings if all(type(each) is str for each in agent_ids) else _ids_text
     return make(agent_ids)
@@ -88,12 +88,12 @@ _text_of_strings = lru_cache(MOST_KEPT)(_ids_text)
 
 
 def agent_from_text(text: str) -> Any:
-    """Decode a text of `agent_text()`."""
+    """Decode a string returned by `agent_text()`."""
     return from_json(text) if _is_json(text) else text
 
 
 def plain_text(value: Any) -> str:
-    """Return the characters of a string, or `str()` of any other value. `str()` of a str-Enum member differs."""
+    """Return the characters of a string, which `str()` does not for str-Enum members, or `str()` of another value."""
     return str.__str__(value) if isinstance(value, str) else str(value)
 
 
@@ -158,7 +158,7 @@ def _encode_array(value: np.ndarray, where: str) -> Any:
 
 
 def _numbers(array: np.ndarray, where: str) -> tuple[Any]:
-    """Return a short array of exact numbers as a list, and any other array as bytes."""
+    """Encode a short array of finite numbers as a list, and any other array as bytes."""
     if array.dtype.kind not in "biufcUSmM":
         raise OfflineError(f"{where} is an array of dtype {array.dtype}, which can't be written to files")
     is_shown = array.dtype.kind in "biu" or (array.dtype.kind == "f" and array.dtype.itemsize <= 8)

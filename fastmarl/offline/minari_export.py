@@ -1,4 +1,4 @@
-"""Export recorded trajectories as a Minari dataset."""
+"""Export of recorded trajectories to Minari datasets."""
 
 from collections.abc import Hashable, Iterator
 from typing import Any
@@ -22,12 +22,12 @@ def to_minari(
     action_space: gym.Space[Any],
     **options: Any,
 ) -> Any:
-    """Create a Minari dataset from the steps of a single module. Needs the extra `minari`.
+    """Create a Minari dataset from the steps of a single module. Requires the extra `minari`.
 
     Minari has no multi-agent episodes, so the trajectory of each agent becomes an episode with the metadata "eps_id"
-    and "agent_id". Chunks are joined. If the end of a trajectory is not in the files, it is truncated at its last step.
-    Actions are exported as returned by the module: starting at 0 even if a Discrete space has another start, and
-    normalised for a Box. Infos and outputs are left out. All trajectories are held in memory together.
+    and "agent_id". Chunks are joined. A trajectory whose end is not in the files is truncated at its last step.
+    Actions are exported as returned by the module: numbered from 0 even if a Discrete space has another start, and
+    normalised for a Box. Infos and outputs are left out. All trajectories are loaded into memory.
 
     Args:
         reader: The recorded episodes.
@@ -35,9 +35,9 @@ def to_minari(
         module_id: Module to export.
         observation_space: Observation space of an agent, as in `runner.get_spaces()[module_id]`; the files do not
             contain spaces.
-        action_space: Action space of an agent, likewise.
-        options: Passed to `minari.create_dataset_from_buffers()`, for example `description`. The default of
-            `jpeg_encoding` is False here, so that images are stored without loss.
+        action_space: Action space of an agent, from the same tuple.
+        options: Arguments of `minari.create_dataset_from_buffers()`, for example `description`. `jpeg_encoding` is
+            False by default, so that images are stored without loss.
 
     Returns:
         The new `minari.MinariDataset`.
@@ -71,7 +71,7 @@ def to_minari(
 
 
 def _trajectories(reader: ParquetReader, module_id: str) -> Iterator[SingleAgentEpisode]:
-    """Yield complete trajectories in the order of their ends, then trajectories without an end."""
+    """Yield complete trajectories in the order in which they ended, then trajectories without an end."""
     growing: dict[tuple[str | None, Hashable], SingleAgentEpisode] = {}
     chunks = (chunk for some in reader.iter_episodes() for chunk in some)
     for agent_episode in (each for chunk in chunks for each in chunk.agent_episodes.values()):

@@ -1,4 +1,4 @@
-"""Parts of a directory, written one after another: temporary files until a part is complete."""
+"""Parts of a directory, written one after another in files that have temporary names until a part is complete."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -56,13 +56,13 @@ class GrowingFile:
         self.n_rows = 0
 
     def add(self, table: Any) -> int:
-        """Write a row group. Returns the uncompressed size of the table in bytes."""
+        """Write a row group and return the uncompressed size of the table in bytes."""
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         self.n_rows += table.num_rows
         return int(table.nbytes)
 
     def finish(self) -> tuple[int, int]:
-        """Write the footer. Returns the size and checksum of the file, which keeps its temporary name."""
+        """Write the footer, keeping the temporary name, and return the size and checksum of the file."""
         self._writer.close()
         path = hidden(self._path)
         return path.stat().st_size, folder.checksum_of(path)
@@ -71,7 +71,7 @@ class GrowingFile:
         hidden(self._path).replace(self._path)
 
     def abandon(self) -> None:
-        """Remove the file, whatever its state and name."""
+        """Remove the file in any state, under either name."""
         with suppress(Exception):
             self._writer.close()
         for path in (hidden(self._path), self._path):
@@ -80,7 +80,7 @@ class GrowingFile:
 
 
 class FilePart:
-    """All files of a part: chunks of episodes, and the steps of their agents per module.
+    """All files of a part: episode chunks, and the agent steps of each module.
 
     Attributes:
         n_rows: Number of agent steps.
@@ -103,7 +103,7 @@ class FilePart:
         self.n_chunks += chunk_table.num_rows
 
     def finish(self) -> None:
-        """Finish all files; the part is complete afterwards."""
+        """Finish all files, which completes the part."""
         files = []
         for (kind, module_id, _), (number, file) in self._files.items():
             n_bytes, checksum = file.finish()
@@ -131,16 +131,16 @@ ENOUGH_BYTES = 1024**3  # uncompressed size of a part; readers load an entire pa
 
 
 class FileParts:
-    """Parts produced by a writer.
+    """The parts that a writer produces.
 
     Args:
         path: The directory.
-        maker: Converts episodes to rows.
+        maker: Converter of episodes to rows.
         compression, worker_index: See `ParquetWriter`.
         max_rows: Maximum number of agent steps per part.
 
     Attributes:
-        row_bytes: Mean uncompressed size of a row in the last part; 0.0 before the first part.
+        row_bytes: Mean uncompressed size of a row in the last part, or 0.0 before the first part.
     """
 
     def __init__(self, path: Path, maker: RowMaker, compression: str, max_rows: int, worker_index: int):
@@ -153,7 +153,7 @@ class FileParts:
     def add(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> None:
         """Append episodes.
 
-        If an episode cannot be written, the part is completed before it, and the error is raised.
+        If an episode cannot be written, the part is completed with the episodes before it, and the error is raised.
 
         Args:
             episodes: The chunks.
@@ -171,10 +171,10 @@ class FileParts:
             self.finish()
 
     def _tables(self, episodes: list[MultiAgentEpisode]) -> Iterator[tuple[Any, list[ModuleTable]]]:
-        """Yield tables (chunks, rows); the caller appends them before it asks for the next ones.
+        """Yield tables (chunks, rows), which the caller must append before requesting the next ones.
 
-        All episodes become a single pair of tables. If an episode cannot be written, the earlier ones are yielded one
-        by one.
+        Normally, all episodes are in a single pair of tables. If an episode cannot be written, the episodes before it
+        are yielded one by one.
         """
         try:
             made = self._made(episodes)
@@ -217,7 +217,7 @@ class FileParts:
         return self._part
 
     def _fitting(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> Iterator[list[MultiAgentEpisode]]:
-        """Yield the episodes in order, each time as many as the currently open part has room for."""
+        """Yield the episodes in order, in lists for which the currently open part has room."""
         begin = 0
         while begin < len(episodes):
             used = 0 if self._part is None else self._part.n_rows

@@ -1,4 +1,4 @@
-"""Read episodes and batches from Parquet files."""
+"""A reader of episodes and batches in Parquet files."""
 
 import os
 from collections.abc import Iterator
@@ -42,9 +42,9 @@ class ParquetReader:
 
     @property
     def info(self) -> dict[str, Any]:
-        """Contents of the directory: "modules" has the dtype and shape of each column, keyed by module.
+        """Dict with "modules": module id -> column name -> dtype and shape.
 
-        Each access reads the descriptions of all currently complete parts, as does `module_ids`.
+        Each access, like that of `module_ids`, reads the descriptions of all currently complete parts.
         """
         modules: dict[str, dict[str, Any]] = {}
         for part in folder.parts_of(self.path):
@@ -77,10 +77,10 @@ class ParquetReader:
     def iter_episodes(
         self, *, batch_size: int = 64, shuffle_files: bool = False, seed: int | None = None
     ) -> Iterator[list[MultiAgentEpisode]]:
-        """Yield the recorded chunks, bit-identical, in lists of `batch_size`; the last list may be shorter.
+        """Yield the recorded chunks, bit-identical, in lists of `batch_size`, the last of which may be shorter.
 
-        The chunks have no spaces and no mapping function. Chunks of an episode are not joined, as returned by
-        `sample()`; use `concat_episode()` to join them.
+        The chunks have no spaces and no mapping function. Like the chunks returned by `sample()`, chunks of an episode
+        are not joined; use `concat_episode()` for that.
 
         Args:
             batch_size: Chunks per list.
@@ -122,17 +122,17 @@ class ParquetReader:
         "terminateds" and "truncateds" (bool), "t" and "env_t" (int64); and the original "eps_id" (of the episode) and
         "agent_id" as object arrays [n].
 
-        Steps are in file order, one trajectory after another. All steps of a batch have the same form: if the recorded
-        module outputs changed at some point, the batch before that point is shorter. Recurrent states and infos are
-        included if recorded; infos are JSON texts.
+        Steps are in file order, one trajectory after another. All steps of a batch have the same columns: if the
+        module outputs changed during recording, the batch before the change is shorter. Recurrent states and infos are
+        included if recorded; infos are JSON strings.
 
         Args:
-            module_id: The module.
+            module_id: Id of the module.
             batch_size: Rows per batch.
             next_obs: Add "new_obs", the observation after each step.
             shuffle: Whether to read the files, and the steps within each file, in random order.
             seed: Seed of that order.
-            drop_last: Leave out shorter batches.
+            drop_last: Drop shorter batches.
 
         Raises:
             ConfigError: If the module was not recorded.
@@ -165,7 +165,7 @@ class ParquetReader:
             yield left
 
     def _parts(self, shuffle: bool = False, seed: int | None = None) -> Iterator[Part]:
-        """Yield the parts, each after checking that it has all its files for every module.
+        """Yield the parts, checking first that no file of the part is missing.
 
         Raises:
             OfflineError: If a part has missing files.
@@ -193,7 +193,7 @@ def _read_table(part: Part, file: PartFile) -> Any:
 
 
 def _cut(batch: Batch, rows: slice) -> Batch:
-    """Copy some rows of a batch, so that they are writeable and do not keep the entire batch in memory."""
+    """Copy these rows of a batch, so that they are writeable and do not keep the entire batch in memory."""
     return {name: map_struct(lambda leaf: leaf[rows].copy(), column) for name, column in batch.items()}
 
 

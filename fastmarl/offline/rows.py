@@ -1,4 +1,4 @@
-"""Convert episodes to Arrow tables with one row per agent step.
+"""Conversion of episodes to Arrow tables with one row per agent step.
 
 Axes in names: S trajectory (an agent episode), N step.
 """
@@ -42,7 +42,7 @@ MOST_FORMS = 1024  # forms in the cache
 
 
 class ModuleTable(NamedTuple):
-    """Rows of a module in a single form."""
+    """Rows of a module with the same form."""
 
     module_id: str
     form: TableForm
@@ -54,8 +54,9 @@ class RowMaker:
     """Converts episodes to tables.
 
     Args:
-        columns: Names of the outputs to keep, and "infos"; None keeps everything. Action masks are always kept.
-        next_obs: Whether rows also have the observation after their step.
+        columns: Names of module outputs to keep, which may include "infos"; None keeps everything. Action masks are
+            always kept.
+        next_obs: Whether rows also have the observation after the step.
     """
 
     def __init__(self, columns: Collection[str] | None, *, next_obs: bool):
@@ -71,16 +72,16 @@ class RowMaker:
         heads: Sequence[ChunkHead | None],
         first_chunk: int,
     ) -> list[ModuleTable]:
-        """Return the tables of all modules and forms.
+        """Return a table for each module and form.
 
         Args:
-            table: The agent episodes of the episodes.
+            table: The agent episodes of the chunks.
             episodes: The chunks.
             heads: The head of each chunk, or None; see `MultiAgentEpisode.head()`.
             first_chunk: Index of the first chunk in the column "chunk".
 
         Raises:
-            OfflineError: If they contain a value that Parquet or JSON cannot represent.
+            OfflineError: If a chunk contains a value that Parquet or JSON cannot represent.
         """
         form_of_source = list(map(self._form, table.sources))
         infos = _Infos(episodes, heads) if self.keeps_infos else None
@@ -96,7 +97,7 @@ class RowMaker:
         return self._form_of_block(source) if isinstance(source, Block) else self._made_form(source)
 
     def _form_of_block(self, block: Block) -> TableForm:
-        """Return the form of a block. Blocks with the same layout and outputs share a form, which is built once."""
+        """Return the form of a block, which is built once for all blocks with the same layout and outputs."""
         outputs = tuple((key, leaf.dtype, leaf.shape[1:]) for key, leaf in block.outputs.items())
         key = id(block.layout), outputs
         if key not in self._form_of:
@@ -120,7 +121,7 @@ class RowMaker:
 def _by_form(
     table: AgentEpisodeTable, chosen: np.ndarray, form_of_source: Sequence[TableForm]
 ) -> Iterator[tuple[TableForm, np.ndarray]]:
-    """Yield each form with its agent episodes among the chosen ones."""
+    """Yield each form with the indices in `chosen` of agent episodes that have it."""
     index_of = {form: index for index, form in enumerate(dict.fromkeys(form_of_source))}
     forms = list(index_of)
     if len(forms) == 1:
@@ -154,7 +155,7 @@ class _Infos:
 
 
 def _infos_of(episode: MultiAgentEpisode, head: ChunkHead | None) -> dict[Hashable, dict[int, Any]]:
-    """Return the non-empty infos of a chunk: agent -> env step -> info."""
+    """Return agent id -> env step -> info for the non-empty infos of a chunk."""
     if head is not None:
         return {}
     chunk = episode.chunk
@@ -175,7 +176,7 @@ def _infos_of(episode: MultiAgentEpisode, head: ChunkHead | None) -> dict[Hashab
 
 
 class _FormRows:
-    """Rows of some trajectories of a single module and form."""
+    """Rows of the trajectories of a module that have the same form."""
 
     def __init__(
         self,
@@ -213,7 +214,7 @@ class _FormRows:
         return self._table(columns, len(steps))
 
     def lookback(self) -> Any:
-        """Return the table of lookback steps; columns present only in the last row of a trajectory are null."""
+        """Return the table of lookback steps, with nulls in columns used only in the last row of a trajectory."""
         trajectories = self._trajectories
         lookback_S = trajectories.lookback_S
         n = int(lookback_S.sum())
@@ -223,7 +224,7 @@ class _FormRows:
         return self._table(self._columns(steps, lookback_S, self._t_started_S - lookback_S), n)
 
     def _columns(self, steps: np.ndarray, n_S: np.ndarray, t_S: np.ndarray) -> dict[str, Any]:
-        """Return the columns present in all rows; each trajectory has `n_S` of these steps, starting at step `t_S`."""
+        """Return the columns used in all rows; each trajectory has `n_S` of these steps, starting at step `t_S`."""
         trajectories, form = self._trajectories, self._form
         env_t = trajectories.env_ts(steps)
         columns: dict[str, Any] = {name: self._ids[name].repeated(n_S) for name in IDS}
@@ -263,7 +264,7 @@ class _FormRows:
         return to_json(info, f"the info of agent {agent_id!r} at env step {t} of episode {self._infos.name(chunk)!r}")
 
     def _finals(self, last_S: np.ndarray, n: int) -> dict[str, Any]:
-        """Return the columns, of `n` rows, present only in the last row of a trajectory."""
+        """Return the columns, of `n` rows, that are used only in the last row of a trajectory."""
         is_last = _steps.put(np.ones(len(last_S), bool), last_S, n)
         final_env_t_S = self._trajectories.final_env_t()
         columns = {FINAL_ENV_T: numbers(_steps.put(final_env_t_S, last_S, n), is_last)}
@@ -295,7 +296,7 @@ class _FormRows:
 
 
 def _column(values: Any, kind: Any, n: int) -> Any:
-    """Return an Arrow array of this type, made from a NumPy or Arrow array or texts; None gives nulls."""
+    """Return an Arrow array of this type from a NumPy array, an Arrow array or strings; nulls for None."""
     pa = load()
     if values is None:
         return without_texts(n) if kind == pa.string() else pa.nulls(n, kind)
@@ -306,18 +307,18 @@ def _column(values: Any, kind: Any, n: int) -> Any:
 
 
 class _Encoded:
-    """Ids encoded as texts; each distinct text is stored once.
+    """Ids encoded as strings, each distinct one stored once.
 
     Args:
-        ids: One per trajectory.
-        text_of: Converts an id to text; called once per object.
+        ids: Ids, one per trajectory.
+        text_of: Function that converts an id to a string, called once per object.
     """
 
     def __init__(self, ids: list[Any], text_of: Callable[[Any], str]):
         self._texts, self._code_S = _steps.encoded(ids, text_of)
 
     def repeated(self, n_S: np.ndarray) -> Any:
-        """Return a dictionary-encoded array that repeats the text of each trajectory `n_S` times."""
+        """Return a dictionary-encoded array that repeats the string of each trajectory `n_S` times."""
         pa = load()
         codes = numbers(np.repeat(self._code_S, n_S))
         return pa.DictionaryArray.from_arrays(codes, pa.array(self._texts, pa.string()), safe=False)

@@ -1,4 +1,4 @@
-"""Write episodes to Parquet files in a background thread."""
+"""A writer of episodes to Parquet files in a background thread."""
 
 import os
 import weakref
@@ -26,7 +26,7 @@ COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 
 @public("fastmarl.offline")
 class ParquetWriter:
-    """Writes chunks of episodes to a directory of Parquet files; see docs/offline.md.
+    """Writes episode chunks to a directory of Parquet files; see docs/offline.md.
 
     ```python
     with fastmarl.offline.ParquetWriter("data/run") as writer:
@@ -36,22 +36,23 @@ class ParquetWriter:
     A background thread creates the files. `write()` returns immediately unless `max_queue_size` batches are already
     waiting, in which case it blocks. Episodes may be changed after the call, except for the contents of infos and
     arrays, which are not copied. Files get their final names when they are complete. If the process is killed, only the
-    part being written is lost. A writer that is never closed ends when it is garbage-collected or when the interpreter
-    exits.
+    part being written is lost. A writer that is never closed finishes when it is garbage-collected or when the
+    interpreter exits.
 
     If the directory already has data, new files are added with other names.
 
     Args:
-        path: The directory; created if necessary.
-        max_rows_per_file: Maximum number of agent steps in a part, and thus in each of its files. A chunk of an episode
-            is never split, even if it is longer. A part also ends when its uncompressed columns reach 1 GiB.
+        path: The directory, which is created if necessary.
+        max_rows_per_file: Maximum number of agent steps in a part, and thus in each of its files. An episode chunk is
+            never split, even if it is longer. A part also ends when its uncompressed columns reach 1 GiB.
         compression: "zstd", "lz4", "snappy", "gzip", "brotli" or "none".
-        columns: Names of the module outputs to write, such as "action_logp", and "infos"; None writes everything.
-        next_obs: Whether rows also have "new_obs", the observation after the step, as required by the RLlib reader.
+        columns: Names of module outputs to write, such as "action_logp", which may include "infos"; None writes
+            everything.
+        next_obs: Whether rows also have "new_obs", the observation after the step, which the RLlib reader requires.
         worker_index: Index of the runner, which becomes part of the file names.
-        max_queue_size: Maximum number of waiting batches. A batch has 65,536 agent steps, or at most 32 MiB; before the
-            first batch is written, while row sizes are unknown, it has 1,024.
-        timeout_s: Seconds that `write()` waits for room, and `close()` for the last file; may be infinite.
+        max_queue_size: Maximum number of waiting batches. A batch has 65,536 agent steps, or at most 32 MiB; the first
+            one, for which row sizes are not known, has 1,024 agent steps.
+        timeout_s: Seconds that `write()` waits for room and `close()` for the last file; may be infinite.
 
     Raises:
         ConfigError: If pyarrow is not installed, or an option is invalid.
@@ -84,7 +85,7 @@ class ParquetWriter:
         weakref.finalize(self, self._thread.begin_end).atexit = False
 
     def write(self, episodes: Iterable[MultiAgentEpisode]) -> None:
-        """Queue chunks of episodes.
+        """Queue episode chunks for writing.
 
         Args:
             episodes: The chunks, as returned by `sample()`.
@@ -92,7 +93,7 @@ class ParquetWriter:
         Raises:
             EpisodeError: If an item is not a fastmarl episode. No episode is written.
             OfflineError: If the thread has failed on earlier episodes, the writer was closed, or there was no room
-                within `timeout_s`. These episodes are not written.
+                within `timeout_s`. The episodes are then not written.
         """
         self.write_once(self.prepared(episodes))
 
@@ -105,7 +106,7 @@ class ParquetWriter:
     def write_once(self, parcel: Parcel) -> None:
         """Queue a parcel returned by `prepared()`.
 
-        After an error or an interrupt, call it with the same parcel again: its episodes are written only once.
+        After an error or an interrupt, call it again with the same parcel; the episodes are written only once.
 
         Raises:
             OfflineError: See write().
@@ -117,7 +118,7 @@ class ParquetWriter:
                                f"episodes in {self._timeout_s:g} s; is the disk slow? See timeout_s")  # fmt: skip
 
     def flush(self) -> None:
-        """Wait until all queued episodes are in complete files; later episodes go to new files.
+        """Wait until all queued episodes are in complete files; later episodes are written to new files.
 
         Raises:
             OfflineError: See write().
@@ -128,10 +129,10 @@ class ParquetWriter:
             raise OfflineError(f"the files in {self.path} were not complete within {self._timeout_s:g} s")
 
     def close(self) -> None:
-        """Write all queued episodes and end the thread. Closing twice is allowed.
+        """Write all queued episodes and stop the thread. Closing twice is allowed.
 
         Raises:
-            OfflineError: If the thread has failed and no call has reported it yet, or it takes longer than `timeout_s`.
+            OfflineError: If the thread takes longer than `timeout_s`, or has failed and no call has reported it yet.
         """
         if self._pid == os.getpid():
             ended = self._thread.end(self._timeout_s)
@@ -142,7 +143,7 @@ class ParquetWriter:
 
     @property
     def writer_seconds(self) -> float:
-        """CPU seconds used by the thread, updated after each piece of work."""
+        """CPU seconds used by the thread, updated whenever it has written something."""
         return self._thread.cpu_seconds
 
     def __enter__(self) -> Self:

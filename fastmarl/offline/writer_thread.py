@@ -1,7 +1,7 @@
 """The background thread of a `ParquetWriter`, and its queue of episodes.
 
-The main thread, which queues episodes, may be interrupted (SIGINT) at any line; the writing thread never is. Therefore
-the main thread changes shared data under a lock released by compiled code, and it waits by polling: an interrupted
+The main thread, which queues episodes, may be interrupted (SIGINT) at any line, the writing thread never. Therefore
+the main thread changes shared data under a lock that compiled code releases, and it waits by polling: an interrupted
 `Condition` or `Event` would keep its lock forever.
 """
 
@@ -29,11 +29,11 @@ os.register_at_fork(after_in_child=_running.clear)
 class Parcel:
     """Episodes written together, and only once, even if queued repeatedly.
 
-    An empty parcel requests all earlier parcels to be in complete files.
+    An empty parcel is a request to complete the files of all earlier parcels.
 
     Attributes:
-        episodes: Objects referenced only by the writer.
-        n_rows: Number of rows of each episode, or a few more.
+        episodes: Episodes that only the writer references.
+        n_rows: Upper estimate of the number of rows of each episode.
         is_taken: True if the thread has taken them.
         is_written: True if the thread has written them.
     """
@@ -48,8 +48,8 @@ class Parcel:
 class WriterThread(Thread):
     """Writes the queued parcels.
 
-    It sleeps until enough rows are waiting. Waking it for each small call would cost more than the writing: caches are
-    cold, and the thread must wait for the GIL.
+    It sleeps until enough rows are waiting. Waking it for each small call would cost more than the writing, because
+    caches would be cold and the thread must wait for the GIL.
 
     Args:
         parts: The parts to write to.
@@ -93,13 +93,13 @@ class WriterThread(Thread):
         return bool(wait_for(lambda: locked(self._lock, self._add, parcel), timeout_s))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all queued parcels are in complete files. Returns False after the timeout or a failure."""
+        """Wait until all queued parcels are in complete files; return False after the timeout or a failure."""
         request = Parcel([])
         locked(self._lock, self._add, request)
         return bool(wait_for(lambda: request.is_written or self._is_done or None, timeout_s)) and self.error is None
 
     def end(self, timeout_s: float) -> bool:
-        """Write the queued parcels and end the thread. Returns False after the timeout."""
+        """Write the queued parcels and stop the thread; return False after the timeout."""
         self.begin_end()
         # Do not use join() alone: if it is interrupted, Python 3.11 treats a thread that is still writing as ended.
         if not wait_for(lambda: self._is_done or None, timeout_s):
@@ -108,7 +108,7 @@ class WriterThread(Thread):
         return True
 
     def begin_end(self) -> None:
-        """Request the thread to write the queued parcels and end, without waiting for it."""
+        """Ask the thread to write the queued parcels and stop, without waiting for it."""
         self.is_ending = True
         self._news.put(None)
 
@@ -129,7 +129,7 @@ class WriterThread(Thread):
             _running.discard(self)
 
     def take(self, timeout_s: float) -> list[Parcel] | None:
-        """Return the parcels that are due, or all waiting ones after `timeout_s` seconds; None at the end of the queue.
+        """Return the parcels that are due or, after `timeout_s` seconds, all waiting ones; None when the queue ends.
 
         After None, no more parcels are accepted.
         """
@@ -156,7 +156,7 @@ class WriterThread(Thread):
         return taken
 
     def _add(self, parcel: Parcel) -> bool | None:
-        """Queue a parcel. Returns False if the queue is closed, None if it is full."""
+        """Queue a parcel; return False if the queue is closed, and None if it is full."""
         if parcel.is_taken:
             return True
         if self._is_shut:
@@ -185,7 +185,7 @@ class WriterThread(Thread):
 
 
 def wait_for(look: Callable[[], bool | None], timeout_s: float) -> bool | None:
-    """Poll `look` until it returns a value, and return the value; None after the timeout."""
+    """Call `look` repeatedly until it returns a value, and return that value, or None after the timeout."""
     deadline = time.monotonic() + timeout_s
     while (seen := look()) is None and time.monotonic() < deadline:
         time.sleep(LOOKS_EVERY_S)

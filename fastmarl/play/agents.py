@@ -1,4 +1,4 @@
-"""Histories and next actions of the agents controlled by a module of a `Policy`."""
+"""Histories and next actions of the agents that a module of a `Policy` controls."""
 
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any
@@ -31,7 +31,7 @@ QUICK = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)
 
 
 class AgentTable(LaneTable):
-    """Lanes of the agents of a policy. They belong to no env, so errors name only the agent."""
+    """Lanes of policy agents, which belong to no env, so errors name only the agent."""
 
     def __init__(self) -> None:
         super().__init__([frozenset()], lambda agent_id, env_index: 0, late_rewards="error", respawn=False)
@@ -44,8 +44,8 @@ class AgentTable(LaneTable):
 class ModuleAgents:
     """A module and the agents it controls.
 
-    Agents are recorded as in a runner: each has a lane, as if all of them shared a single env in which an agent acts
-    when it is observed, so that connectors and recurrent states find their data as usual. Rows no longer needed are
+    Agents are recorded as in a runner, so that connectors and recurrent states find their data as usual: each agent has
+    a lane, as if all agents shared a single env in which an agent acts when it is observed. Rows no longer needed are
     dropped.
 
     Args:
@@ -111,9 +111,9 @@ class ModuleAgents:
         return self._inference.backend
 
     def act_quickly(self, obs: Any) -> Any:
-        """Return the most likely action for an observation, for agents without history and mask.
+        """Return the most likely action for an observation of an agent without history and mask.
 
-        None means that the caller must use `act()`, which also raises the errors.
+        If it returns None, the caller must use `act()`, which also raises the errors.
         """
         if type(obs) is not np.ndarray or obs.shape != self._shape or obs.dtype != self._dtype:
             return None
@@ -124,15 +124,15 @@ class ModuleAgents:
     def act(
         self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any], infos: Mapping[Any, Any], *, explore: bool
     ) -> dict[Any, Any]:
-        """Return agent id -> action of all observed agents, in a single forward pass.
+        """Return agent id -> action for all observed agents, computed in a single forward pass.
 
-        After any error, agents are as they were before the call.
+        If the call fails, the agents are unchanged.
 
         Args:
             obs: Agent id -> observation.
-            rewards: Agent id -> reward since the previous call, also for unobserved agents.
+            rewards: Agent id -> reward since the previous call, which may include unobserved agents.
             infos: Agent id -> info, which may contain an action mask.
-            explore: Sample actions instead of taking the most likely ones.
+            explore: True to sample actions, False for the most likely actions.
 
         Raises:
             MultiAgentEnvError: If an observation, reward or mask is invalid; the error names env 0.
@@ -145,7 +145,7 @@ class ModuleAgents:
     def _act(
         self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any], infos: Mapping[Any, Any], explore: bool
     ) -> dict[Any, Any]:
-        """Do the work of `act()` without renewing the block."""
+        """Do the same as `act()`, but without renewing the block."""
         env, record, store = self._table.envs[0], self._table.record(0), self._store
         first, new = store.acting_from[0], [agent for agent in obs if agent not in env.lane_of]
         before, early = self._rewards_of(rewards), dict(record.early_rewards)
@@ -175,15 +175,15 @@ class ModuleAgents:
         *,
         explore: bool,
     ) -> tuple[Any, dict[str, Any]]:
-        """Return (action, next state) of an agent in a given state, without keeping anything about the agent.
+        """Return (action, next state) of an agent in a given state, without storing anything about the agent.
 
         Args:
-            state: State returned for the last observation of the agent; {} for its first observation.
+            state: State returned for the previous observation of the agent, or {} for its first observation.
             obs: Observation of the agent.
             agent_id: Id of the agent.
             reward: Reward since the last observation of the agent.
             info: Info, which may contain an action mask.
-            explore: Sample the action instead of taking the most likely one.
+            explore: True to sample the action, False for the most likely action.
 
         Raises:
             ConfigError: If the state does not belong to this module, or a connector does not declare its state per
@@ -216,7 +216,7 @@ class ModuleAgents:
                     del outputs[key]
 
     def forget(self, agents: Collection[Hashable] | None = None) -> None:
-        """Forget the given agents, or all agents if `agents` is None."""
+        """Drop all data of the given agents, or of all agents if `agents` is None."""
         table = self._table
         env, record = table.envs[0], table.record(0)
         gone = set(env.lane_of if agents is None else agents)
@@ -230,11 +230,11 @@ class ModuleAgents:
         record.early_rewards = {} if agents is None else {agent: early[agent] for agent in early if agent not in gone}
 
     def info_of(self, agent_id: Hashable, action_mask: Any) -> dict[str, Any]:
-        """Return an info with this action mask, or an empty info for None.
+        """Return an info with this action mask, or an empty info if the mask is None.
 
         Raises:
-            ActionMaskError: If the module takes no mask separate from observations, or the mask has values that are not
-                finite numbers.
+            ActionMaskError: If the module does not accept a mask separate from observations, or the mask has values
+                that are not finite numbers.
         """
         if action_mask is None:
             return {}
@@ -247,14 +247,14 @@ class ModuleAgents:
         return {MASK: row}
 
     def _mask_problem(self) -> str:
-        """Return the reason why no action mask can be given separately from an observation, or ""."""
+        """Return the reason why an action mask cannot be given separately from the observation, or ""."""
         if not choices_of(self.action_space):
             return f"action_mask needs Discrete or MultiDiscrete actions, got {self.action_space}"
         key = self._masks.key
         return "" if key is None else f"its observation has the mask, obs[{key!r}], so action_mask can't be given"
 
     def _answer(self, first: int, explore: bool) -> None:
-        """Run the module on all rows from `first` on."""
+        """Run the module on row `first` and all later ones."""
         store, inference = self._store, self._inference
         if store.connects:
             store.connect()
@@ -272,13 +272,13 @@ class ModuleAgents:
     # Undoing failed calls, and dropping rows.
 
     def _rewards_of(self, agents: Collection[Hashable]) -> dict[int, float]:
-        """Return row -> reward collected in the last rows of these agents."""
+        """Return row -> collected reward for the last row of each of these agents."""
         lane_of, row_L = self._table.envs[0].lane_of, self._table.row_L
         rows = [int(row_L[lane_of[agent]]) for agent in agents if agent in lane_of]
         return {row: float(self._store.blocks[0].reward_R[row]) for row in rows}
 
     def _take_back(self, first: int, rewards: dict[int, float]) -> None:
-        """Restore the state with `first` rows, with the given rewards per row."""
+        """Restore the state in which there were `first` rows, with these rewards per row."""
         table, block = self._table, self._store.blocks[0]
         if block is not INACTIVE:
             for row in range(self._store.rows[0].n - 1, first - 1, -1):
@@ -291,13 +291,13 @@ class ModuleAgents:
         self._env_actions.forget()
 
     def _cut(self, n: int) -> None:
-        """Drop all rows from `n` on."""
+        """Drop row `n` and all later ones."""
         store = self._store
         if store.blocks[0] is not INACTIVE:
             store.rows[0].n = store.acting_from[0] = store.blocks[0].n_connected = n
 
     def _renew(self) -> None:
-        """Start a new block with the rows still needed."""
+        """Start a new block with the rows that are still needed."""
         self._store.renew_blocks()
         self._table.envs[0].env_t = 0
         self._renew_at = max(LEAST_ROWS, 2 * self._store.rows[0].n)
@@ -305,7 +305,7 @@ class ModuleAgents:
     # States carried by the caller.
 
     def _welcome(self, guest: Guest, state: Any) -> None:
-        """Put the guest into the given state."""
+        """Add the guest to the table, in the given state."""
         try:
             found = ModuleRowsState(self._policy, state, 1)
             if not found.n_acted or found.n_acted != len(state["agent"]):

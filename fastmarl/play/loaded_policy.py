@@ -1,4 +1,4 @@
-"""Build modules and connectors from their description in a checkpoint."""
+"""Modules and connectors built from their description in a checkpoint."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -39,14 +39,14 @@ def parts_from(
     connectors: Mapping[str, Sequence[ConnectorPiece]],
     module_ids: Collection[str] | None = None,
 ) -> tuple[PolicyOptions, dict[str, ModuleParts]]:
-    """Make modules and connectors from a checkpoint, and also load the weights into the given modules.
+    """Make modules and connectors from a checkpoint, also loading the weights into the given modules.
 
     Args:
         saved: Result of `described()`.
         weights: Module id -> weights.
         learned: Option -> connector states, as in `EnvToModule.get_state()`.
-        modules: Objects for modules of custom classes; they are copied.
-        connectors: All connectors of modules with any custom connector; they are copied.
+        modules: Module id -> object, which is copied, for modules of custom classes.
+        connectors: Module id -> all connectors, which are copied, for modules with any custom connector.
         module_ids: Modules to make; None for all.
 
     Returns:
@@ -101,7 +101,7 @@ def _chosen(saved: Mapping[str, Any], module_ids: Collection[str] | None) -> dic
 def _check_objects(
     entries: Mapping[str, Any], modules: Mapping[str, Any], connectors: Mapping[str, Any], may_choose: bool
 ) -> None:
-    """Raise ConfigError, which names all of them, if objects missing from the checkpoint were not given."""
+    """Raise a ConfigError that names all objects that are neither in the checkpoint nor given."""
     nets = {id_: entry["class"] for id_, entry in entries.items() if entry["default"] is None and id_ not in modules}
     pieces = {
         id_: saved_connectors(id_, entry)

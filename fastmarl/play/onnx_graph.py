@@ -1,4 +1,4 @@
-"""A greedy policy as a single torch module with tensor inputs only, and its export to ONNX."""
+"""A greedy policy as a torch module that only takes tensors, and its export to ONNX."""
 
 import os
 import warnings
@@ -104,7 +104,7 @@ class GreedyGraph(nn.Module):
         return {OBS: self._layout.nest([leaf.unsqueeze(1) for leaf in leaves]), STATE_IN: state}
 
     def _chosen(self, outputs: dict[str, Any], mask: Tensor | None) -> Any:
-        """Return the raw actions, before scaling and clipping."""
+        """Return the most likely raw actions, before scaling and clipping."""
         if Columns.ACTIONS in outputs:
             return map_struct(self._without_time, outputs[Columns.ACTIONS])
         logits = self._without_time(outputs[Columns.ACTION_DIST_INPUTS])
@@ -155,7 +155,7 @@ class _Normalise(nn.Module):
 
 
 class _Flatten(nn.Module):
-    """FlattenObservations as a layer, which returns a single float32 leaf."""
+    """FlattenObservations as a layer that returns a single float32 leaf."""
 
     def __init__(self, spaces: Sequence[Any]):
         super().__init__()
@@ -206,7 +206,7 @@ class _EnvAction(nn.Module):
 
 
 def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
-    """Write the graph to a file; the number of rows is dynamic.
+    """Write the graph to a file, with a dynamic number of rows.
 
     Raises:
         ImportError: If a package is missing.
@@ -238,7 +238,7 @@ def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
 
 
 def _likeliest(kind: type[Distribution], logits: Tensor) -> Any:
-    """Compute `kind.deterministic()` without its cached values, because torch traces this with placeholders."""
+    """Compute `kind.deterministic()` without cached values, because torch traces it with placeholders."""
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)
     if bound is MultiDistribution:
@@ -285,7 +285,7 @@ def _name(what: str, path: tuple) -> str:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Return the names. Raises ConfigError if two are equal, such as key "a.b" and key "b" nested in "a"."""
+    """Return the names; raise ConfigError if two are equal, such as key "a.b" and key "b" nested in "a"."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"two inputs or outputs of the graph have the name {twice[0]!r}: keys of nested spaces are "
                           f"joined by dots; rename a key")  # fmt: skip

@@ -1,4 +1,4 @@
-"""`Policy`: maps observations to actions without a runner."""
+"""`Policy`, which maps observations to actions without a runner."""
 
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -42,12 +42,12 @@ class Policy:
 
     Create a policy with `from_checkpoint()` or `from_runner()`; it needs no envs. Connectors use their statistics
     without updating them. For each agent, the policy keeps the history needed for the next action: recurrent state, and
-    earlier observations, actions and rewards if used by the module or its connectors. Call `reset()` at the start of an
-    episode to clear it. A policy runs on the CPU and in one thread at a time; create one per thread.
+    earlier observations, actions and rewards if the module or its connectors use them. Call `reset()` at the start of
+    an episode to clear it. A policy runs on the CPU and in one thread at a time; create one per thread.
 
     Args:
         options: Options of the runner.
-        parts: Module id -> the module and its connectors.
+        parts: Module id -> module and its connectors.
         policy_mapping_fn: See `from_checkpoint()`.
         seed: See `from_checkpoint()`.
 
@@ -86,13 +86,13 @@ class Policy:
 
     @classmethod
     def from_runner(cls, runner: Any, *, seed: int | None = None) -> Self:
-        """Create a policy from copies of the modules and connectors of a runner, with its `policy_mapping_fn`.
+        """Create a policy from copies of the modules and connectors of a runner, and its `policy_mapping_fn`.
 
         Later training of the runner does not change the policy.
 
         Args:
             runner: A `MultiAgentEnvRunner`.
-            seed: Seed for sampling with `explore=True`, at least 0; None: different samples each time.
+            seed: Seed for sampling with `explore=True`, at least 0; None for different samples each time.
 
         Raises:
             ConfigError: If `runner` is not a runner, or the seed is not None or an integer of at least 0.
@@ -125,11 +125,11 @@ class Policy:
             path: Directory of the checkpoint.
             modules: Module id -> an object of the module class, into which the saved weights are loaded. An object
                 given for several modules keeps the weights of the last one.
-            module_ids: Ids of the modules to load, for example from a league; None: all. Other modules need no objects.
+            module_ids: Ids of the modules to load, for example from a league; None for all. Others need no objects.
             connectors: Module id -> all connectors of the module, in order.
-            policy_mapping_fn: Function `(agent_id, episode) -> module id`. It is called with None as the episode, once
-                per agent until the agent is reset. None: with several modules, `act()` needs a `module_id`.
-            seed: Seed for sampling with `explore=True`, at least 0; None: different samples each time.
+            policy_mapping_fn: Function (agent_id, episode) -> module id, called with None as the episode, once per
+                agent until the agent is reset. Without it, `act()` needs a `module_id` if there are several modules.
+            seed: Seed for sampling with `explore=True`, at least 0; None for different samples each time.
 
         Raises:
             CheckpointError: If the directory is missing, damaged, or was written by another version; or a custom module
@@ -157,7 +157,7 @@ class Policy:
         return f"<{type(self).__name__} with the modules {list(self._agents)}>"
 
     def __reduce__(self) -> NoReturn:
-        """Raise ConfigError: compiled code stores agent data, which cannot be copied."""
+        """Raise ConfigError, because compiled code stores agent data, which cannot be copied."""
         raise ConfigError("a Policy can't be copied or pickled; make one for each thread or process, with "
                           "Policy.from_checkpoint() or Policy.from_runner()")  # fmt: skip
 
@@ -184,7 +184,7 @@ class Policy:
     def export_onnx(
         self, path: str | os.PathLike[str], module_id: str | None = None, *, action_mask: bool = False
     ) -> str:
-        """Write the greedy policy of a module to a file as an ONNX graph, see docs/deploy.md; returns the path.
+        """Write the greedy policy of a module to a file as an ONNX graph (see docs/deploy.md) and return the path.
 
         Inputs are "obs" [n, ...] (or "obs.key" for each leaf of a nested space), "state_in.name" for recurrent modules,
         and "action_mask" bool [n, choices] with `action_mask=True`. Outputs are "action" (or "action.key"), as in
@@ -192,7 +192,7 @@ class Policy:
 
         Args:
             path: File to write.
-            module_id: Id of the module; None: the only module.
+            module_id: Id of the module; None for the only module.
             action_mask: Add an input for action masks, for agents whose masks are not in their observations.
 
         Raises:
@@ -221,24 +221,24 @@ class Policy:
         state: dict[str, Any] | None = None,
         explore: bool = False,
     ) -> Any:
-        """Return the action for an observation, in the form expected by the env.
+        """Return the action for an observation, in the form that the env expects.
 
-        This is an int for Discrete spaces (with `start` added), a new array for array spaces, or dicts and tuples of
-        these. After any error, agents are as they were before the call.
+        The action is an int for Discrete spaces (with `start` added), a new array for array spaces, or dicts and tuples
+        of these. If the call fails, the agents are unchanged.
 
         Args:
             obs: Observation as returned by the env; see `get_spaces()`.
             agent_id: Id of the agent, under which its history is kept.
-            module_id: Id of the module that acts; None: the only module, or the result of the mapping function.
+            module_id: Id of the module that acts; None for the only module, or the result of the mapping function.
             reward: Reward since the last observation of the agent, for connectors that pass it to the module.
             action_mask: Array of numbers in which 0 excludes a choice, for agents whose masks are not in observations.
-            state: None: the policy keeps the agent's history. A dict: the caller keeps it. Pass {} with the first
-                observation, and then the state returned with the last action. It can be stored with
-                `checkpoint.save_state()`.
-            explore: Sample the action instead of taking the most likely one.
+            state: None if the policy keeps the history of the agent. If the caller keeps it, {} for the first
+                observation, and then the state returned with the last action, which `checkpoint.save_state()` can
+                store.
+            explore: True to sample the action, False for the most likely action.
 
         Returns:
-            The action; with `state`, the pair (action, next state).
+            The action, or the pair (action, next state) if `state` is given.
 
         Raises:
             ObservationError, ActionMaskError, RewardError: If the observation, mask or reward is invalid.
@@ -276,22 +276,22 @@ class Policy:
         infos: Mapping[Hashable, Any] | None = None,
         explore: bool = False,
     ) -> dict[Any, Any]:
-        """Return agent id -> action of several agents, with one forward pass per module.
+        """Return agent id -> action for several agents, with one forward pass per module.
 
         Large batches add numbers in a different order than a single row, so results may differ from `act()` in the last
         digits.
 
         Args:
             obs: Agent id -> observation, as returned by `reset()` and `step()` of an env.
-            module_id: Id of the module that acts for all agents; None: the only module, or the result of the mapping
-                function.
+            module_id: Id of the module that acts for all agents; None for the only module, or the results of the
+                mapping function.
             rewards: Agent id -> reward, as returned by `step()`. Rewards of agents missing from `obs` are summed until
-                they are observed again. With several modules, agents never observed are ignored.
+                they are observed again. If there are several modules, agents never observed are ignored.
             infos: Agent id -> info, which may contain an action mask.
-            explore: Sample actions instead of taking the most likely ones.
+            explore: True to sample actions, False for the most likely actions.
 
         Raises:
-            FastmarlError: As in `act()`. Agents of modules that ran before the error have acted.
+            FastmarlError: As in `act()`; agents of modules that ran before the error have then acted.
         """
         if self._is_busy:
             raise _busy("act_batch()")
@@ -319,7 +319,7 @@ class Policy:
             self._is_busy = False
 
     def reset(self, agent_id: Hashable = None) -> None:
-        """Forget the history and module of the agent `agent_id`, or of all agents if it is None."""
+        """Clear the history and module of the agent `agent_id`, or of all agents if it is None."""
         if self._is_busy:
             raise _busy("reset()")
         for agents in self._agents.values():
@@ -354,6 +354,6 @@ def _busy(method: str) -> PolicyBusyError:
 
 
 def _without_env(error: MultiAgentEnvError) -> MultiAgentEnvError:
-    """Return the error without its env index."""
+    """Return a copy of the error without the env index."""
     _, agent_id, env_t, problem = error.args
     return type(error)(None, agent_id.agent_id if isinstance(agent_id, Guest) else agent_id, env_t, problem)

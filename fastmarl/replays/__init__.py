@@ -1,4 +1,4 @@
-"""Flight recorder: record the actions and seeds of a run, replay any episode from them, and make videos."""
+"""Flight recorder that records the actions and seeds of a run, replays any episode from them, and makes videos."""
 
 from fastmarl.replays.playback import Replay, replay
 from fastmarl.replays.recording import RecordedEpisode, Recording

@@ -1,7 +1,7 @@
-"""The file format of a record: a sequence of blocks with named arrays and a small JSON header.
+"""The file format of a record, a sequence of blocks with named arrays and a small JSON header.
 
 A block consists of a head (magic number, lengths, checksums of both parts, checksum of the head) and two parts. The
-first part has the JSON header and the arrays needed to find episodes, the second part all other arrays. If a process is
+first part contains the JSON header and the arrays needed to find episodes, the second all other arrays. If a process is
 killed while writing, the last block of the file is truncated; readers detect this and stop before it.
 """
 
@@ -30,7 +30,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: Collection[str]) -> tuple[bytes, bytes]:
-    """Return a block as two byte strings: its head, and the rest.
+    """Return the head and the two concatenated parts of a block, as bytes.
 
     Args:
         arrays: Name -> array.
@@ -49,18 +49,18 @@ def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: 
 
 
 def _sealed(fields: bytes) -> bytes:
-    """Return a head with its checksum, so that a damaged length is not mistaken for a truncated block."""
+    """Append its checksum to a head, so that a damaged length is not mistaken for a truncated block."""
     return fields + zlib.crc32(fields).to_bytes(4, "little")
 
 
 @dataclass(frozen=True)
 class FileBlock:
-    """A single block of a file, without its arrays.
+    """A block of a file, without its arrays.
 
     Attributes:
         path: Path of the file.
         offset: Position of the block in the file, in bytes.
-        words: Values of the header, except the descriptions of arrays.
+        words: The header, without the descriptions of arrays.
     """
 
     path: Path
@@ -120,7 +120,7 @@ def blocks_in(path: Path) -> Iterator[tuple[FileBlock, Arrays]]:
 
 
 def cant_read(path: Path, error: OSError) -> RecordingError:
-    """Return the RecordingError for an OSError."""
+    """Make a RecordingError from an OSError."""
     return RecordingError(f"can't read {path}, of a record of actions: {error.strerror or error}")
 
 

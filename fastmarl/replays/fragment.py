@@ -1,6 +1,6 @@
-"""The part of a record added by a call of `sample()`: actions of each episode, and fingerprints.
+"""The part of a record that a call of `sample()` adds, with the actions of each episode and fingerprints.
 
-Replays compare the fingerprints of observations and rewards. Axes in names: C chunk, T entry (stay of an agent in a
+Replays compare the fingerprints of observations and rewards. Axes in names: C chunk, T entry (a stay of an agent in a
 chunk), N row that acted or was observed.
 """
 
@@ -30,7 +30,7 @@ WORDS = {8: np.uint64, 4: np.uint32, 1: np.uint8}
 
 
 class Fragment(NamedTuple):
-    """Arrays and words of a block, see `fastmarl.replays.blocks`."""
+    """Arrays and words of a block; see `fastmarl.replays.blocks`."""
 
     arrays: dict[str, np.ndarray]
     words: dict[str, Any]
@@ -43,13 +43,14 @@ def fragment_of(
     *,
     late_rewards: bool,
 ) -> Fragment | None:
-    """Return the record of a call about to end; None if it is empty.
+    """Return the record of a call that is about to end, or None if the record is empty.
 
     Args:
         store: Store with the rows of the call.
         notes: Notes of the chunks in the call.
-        env_actions: Per module index, the conversion of raw actions to env actions. None: leave out actions.
-        late_rewards: Rewards may arrive after the end of an agent, so fingerprints of last transitions omit them.
+        env_actions: Conversion of raw actions to env actions for each module index; None leaves out actions.
+        late_rewards: True if rewards may arrive after the end of an agent, so that fingerprints of last transitions
+            must omit them.
     """
     numbers = np.concatenate([_numbers(each) for each in notes if len(each)] or [np.zeros((0, 7), np.int64)])
     if not len(numbers):
@@ -76,11 +77,11 @@ def fragment_of(
 
 
 def _numbered(id_T: Sequence[Hashable], lanes: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Return (agent numbers, int64; agent names). A name is the repr() of an id, which may be any hashable.
+    """Number agents by name, the repr() of their id, and return (numbers int64 [t], list of names).
 
     Args:
-        id_T: Ids of agents.
-        lanes: Number of these ids in each chunk.
+        id_T: Ids of agents, which may be any hashable objects.
+        lanes: Number of ids in each chunk.
 
     Raises:
         RecordingError: If two ids in a chunk have the same repr(), or a repr() contains a memory address.
@@ -115,7 +116,7 @@ def _check_distinct(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[Ha
 
 
 def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:
-    """Add the episode ids to the arrays as bytes, and return their common prefix as words."""
+    """Add the episode ids to the arrays as bytes, and return words with their common prefix."""
     try:
         number = np.frombuffer(bytes.fromhex("".join(ids)), np.uint8).reshape(len(ids), ID_BYTES)
     except ValueError:  # ids come from a state set by the user
@@ -128,7 +129,7 @@ def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:
 
 
 def _numbers(notes: UnreadChunks) -> np.ndarray:
-    """Return the numbers of all chunks, int64 [n, 7]; the last column counts lanes instead of accumulating them."""
+    """Return the numbers of all chunks, int64 [n, 7], with lane counts instead of their cumulative sums at the end."""
     numbers = notes.numbers[: len(notes)].copy()
     numbers[1:, -1] -= numbers[:-1, -1].copy()
     return numbers
@@ -196,10 +197,10 @@ class _ModuleRecord:
     def _grouped(
         self, entry_N: np.ndarray, env_t_N: np.ndarray, count_T: np.ndarray, first_T: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Group rows by entry, and add the count and first env step of each entry to `count_T` and `first_T`.
+        """Group rows by entry, adding the row count and first env step of each entry to `count_T` and `first_T`.
 
         Returns:
-            (row indices in the order of entries, env steps between rows or None if all are 1).
+            (row indices in the order of entries, numbers of env steps between rows or None if all are 1).
         """
         counts, firsts = np.empty_like(count_T), np.zeros_like(first_T)
         order, steps = np.empty(len(entry_N), np.int64), np.empty(len(entry_N), np.int32)
@@ -232,12 +233,12 @@ def _keys(n: int) -> np.ndarray:
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
-    """Convert integers, at least one, to the narrowest dtype that can represent them."""
+    """Convert a non-empty integer array to the narrowest dtype that can represent it."""
     return array.astype(narrowest(int(array.min()), int(array.max())), copy=False)
 
 
 def _narrow_columns(columns: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return name -> integer column of [n, k], each in the narrowest dtype that can represent it."""
+    """Split integers [n, k] into named columns, each of the narrowest dtype that can represent it."""
     if not len(columns):
         return {name: np.zeros(0, np.uint8) for name in names}
     bounds = zip(names, columns.min(0).tolist(), columns.max(0).tolist(), strict=True)

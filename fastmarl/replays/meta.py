@@ -52,7 +52,7 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
 
 
 def as_literal(env_config: dict[str, Any]) -> str | None:
-    """Return the options as a Python literal, or None if they are not plain data."""
+    """Return `env_config` as a Python literal, or None if it is not plain data."""
     try:
         if not is_plain(env_config, *IN_LITERALS):
             return None
@@ -63,10 +63,10 @@ def as_literal(env_config: dict[str, Any]) -> str | None:
 
 
 def env_config_in(meta: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the recorded options; None if they could not be recorded.
+    """Return the recorded `env_config`, or None if it could not be recorded.
 
     Raises:
-        RecordingError: If they cannot be read.
+        RecordingError: If it cannot be read.
     """
     if meta["env_config"] is None:
         return None
@@ -84,19 +84,19 @@ def _spaces(env: Any) -> dict[Any, tuple[Any, Any]]:
 
 
 def _env_class(env: Any) -> tuple[str, str]:
-    """Return (module, name) of the env class, also for an env in a worker process."""
+    """Return (module, name) of the env class, even if the env is in a worker process."""
     return env.env_class if isinstance(env, RemoteEnv) else class_of(env)
 
 
 def _versions(env: Any) -> dict[str, str]:
-    """Return the versions that an episode may depend on."""
+    """Return name -> version of the packages and the platform that an episode may depend on."""
     packages = ["numpy", "gymnasium", _env_class(env)[0].partition(".")[0]]
     names = dict.fromkeys([*PLATFORM, *packages, "fastmarl"])
     return {name: here for name in names if (here := _version_here(name))}
 
 
 def _version_here(name: str) -> str:
-    """Return the installed version; "" for a user module or a package that is not installed."""
+    """Return the installed version, or "" for a user module or a package that is not installed."""
     if name in PLATFORM:
         return PLATFORM[name]()
     try:
@@ -106,14 +106,14 @@ def _version_here(name: str) -> str:
 
 
 def changed_versions(meta: Mapping[str, Any]) -> str:
-    """Describe the packages whose versions differ from the recorded ones; "" if none does."""
+    """Return a description of the packages whose versions differ from the recorded ones, or "" if none does."""
     pairs = [(name, recorded, _version_here(name)) for name, recorded in meta["versions"].items()]
     changed = [f"{name} {recorded} (here {here or 'none'})" for name, recorded, here in pairs if recorded != here]
     return ", ".join(changed)
 
 
 def checked(meta: Any, path: Any) -> dict[str, Any]:
-    """Return the description of a record without its checksum.
+    """Check the description of a record and return it without its checksum.
 
     Raises:
         RecordingError: If this version of fastmarl cannot read it, or it is damaged.

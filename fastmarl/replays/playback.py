@@ -1,4 +1,4 @@
-"""Replay recorded episodes: the env receives the recorded actions again."""
+"""Replays of recorded episodes, in which the env receives the recorded actions again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fastmarl.replays.scene import ReplayStep, Scene
 
 @public("fastmarl.replays")
 class Replay:
-    """Replays an episode. Iterating over it, once, yields a `ReplayStep` for the reset and for each env step.
+    """Replays an episode. A single iteration yields a `ReplayStep` for the reset and for each env step.
 
     ```python
     with Replay(Recording("runs/1"), 17) as replay:
@@ -44,7 +44,7 @@ class Replay:
         env: Replacement of the recorded env, as in `EnvRunnerConfig`; required if the record names a class or function
             not used yet in this program.
         env_config: Options to merge into the recorded `env_config`.
-        render_mode: Render mode to add to `env_config` unless it has one; None: add none.
+        render_mode: Render mode to add to `env_config` unless it has one; None adds none.
 
     Attributes:
         recorded: The RecordedEpisode.
@@ -113,7 +113,7 @@ class Replay:
 
     @property
     def chunks(self) -> list[MultiAgentEpisode]:
-        """Chunks of the episode: one unless agents respawned. Raises RecordingError before the end of the replay."""
+        """Chunks of the episode (one unless agents respawned); RecordingError before the end of the replay."""
         if self._scene.chunks is None:
             raise RecordingError(f"episode {self.recorded.number} has not been played to its end; iterate over it")
         return self._scene.chunks
@@ -144,8 +144,8 @@ def replay(
             not used yet in this program.
         env_config: Options to merge into the recorded `env_config`.
         video: Path of an mp4 file to write; needs the extra `video`.
-        fps: Frames per second; None: `metadata["render_fps"]` of the env, or 30.
-        render_mode: Render mode to add to `env_config` with `video`, unless it has one; None: add none.
+        fps: Frames per second; None for `metadata["render_fps"]` of the env, or 30.
+        render_mode: Render mode to add to `env_config` if `video` is given, unless it has one; None adds none.
 
     Returns:
         The complete episode; if agents respawned in it, a list of its chunks in order, as a chunk contains one
@@ -175,7 +175,7 @@ def replay(
 def _make_env(
     folder: Path, recorded: RecordedEpisode, env: Any, given: Mapping[str, Any], render_mode: str | None
 ) -> Any:
-    """Create the env named by the record, or the given one."""
+    """Create the given env or, if it is None, the env that the record names."""
     meta = recorded.meta
     if env is None:
         env = _named_env(folder, meta)
@@ -199,7 +199,7 @@ def _make_env(
 
 
 def _named_env(folder: Path, meta: Mapping[str, Any]) -> str:
-    """Return the name of the recorded env, unless it could be any function."""
+    """Return the name of the recorded env; raise RecordingError if there is none or it might name any function."""
     name = meta["env"]
     if name is None:
         raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was given as an "
@@ -213,7 +213,7 @@ def _named_env(folder: Path, meta: Mapping[str, Any]) -> str:
 
 
 class SingleOfBatch:
-    """Plays the same episode in all envs of a batch (usually one) and returns the results of the first.
+    """An env that plays the same episode in all envs of a batch (usually one) and returns the results of the first.
 
     Args:
         batch: Batch whose `seeds_each_episode` is True.

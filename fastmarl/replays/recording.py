@@ -1,4 +1,4 @@
-"""Read the records of actions in a directory."""
+"""A reader of the action records in a directory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fastmarl.replays.meta import checked
 
 
 class EpisodePart(NamedTuple):
-    """The env steps `begin` to `end` of an episode, stored in a single block.
+    """The env steps of an episode from `begin` up to `end`, stored in a single block.
 
     Attributes:
         block: The block.
         chunk: Index of the chunk in the block.
         begin: First env step.
         end: Env step after the last one.
-        flags: Flags at the end of the episode.
+        flags: End flags of the episode.
     """
 
     block: FileBlock
@@ -46,17 +46,17 @@ class RecordedEpisode:
     """Description of a recorded episode, without its actions.
 
     Attributes:
-        number: Index in the record, for `fastmarl.replay(run, number)`.
-        id_: Id, as in `MultiAgentEpisode.id_`.
-        meta: Description of the runner, as in the JSON file next to the actions.
+        number: Index in the record, as used in `fastmarl.replay(run, number)`.
+        id_: Id of the episode, as in `MultiAgentEpisode.id_`.
+        meta: Description of the runner from the JSON file next to the actions.
         env_index: Index of its env in the runner.
         reset_seed: Seed of the env reset.
         length: Number of recorded env steps.
         is_terminated: True if the episode terminated.
         is_truncated: True if the episode was truncated. If it neither terminated nor was truncated, it was dropped or
             still running when the record ended.
-        is_failed: True if its env failed, which cut the episode.
-        missing: Reason why it cannot be replayed, or "".
+        is_failed: True if its env failed, so that the episode was cut.
+        missing: Reason why the episode cannot be replayed, or "".
         parts: Its parts in the blocks of the record, in order.
     """
 
@@ -79,7 +79,7 @@ class RecordedEpisode:
 
     @property
     def end(self) -> str:
-        """The kind of its end: "failed", "terminated", "truncated" or "cut"."""
+        """How the episode ended: "failed", "terminated", "truncated" or "cut"."""
         if self.is_failed:
             return "failed"
         if self.is_done:
@@ -92,8 +92,8 @@ class EpisodeActions:
     """Actions of an episode and fingerprints of their results.
 
     Attributes:
-        actions: Env step -> agent name -> (module id, an array for each leaf of the action). The last actions may have
-            no recorded result, if the env or the call failed.
+        actions: Env step -> agent name -> (module id, list of an array per action leaf). The last actions may have no
+            recorded result if the env or the call failed.
         prints: (env step, agent name) -> fingerprint.
         modules: Module id -> form of its observations and actions.
         module_of: Agent name -> module id.
@@ -110,8 +110,8 @@ class Recording:
     """Episodes in a directory written by runners with `record_actions`.
 
     `recording[k]` returns an episode by index or id. If a runner restored a state in the middle of an episode, each
-    continuation is an episode with the same id. A directory can be read while a runner writes to it: complete blocks
-    are visible.
+    continuation is a separate episode with the same id. A directory can be read while a runner writes to it; only
+    complete blocks are visible.
 
     Args:
         folder: Directory given to `record_actions`.
@@ -149,7 +149,7 @@ class Recording:
         return iter(self.episodes)
 
     def __getitem__(self, episode: int | str) -> RecordedEpisode:
-        """Return an episode. Raises RecordingError if no episode has this index or id, or several have this id."""
+        """Return an episode; raise RecordingError if no episode has this index or id, or several have this id."""
         if isinstance(episode, str) and (of_id := self._by_id.get(episode)):
             if len(of_id) > 1:
                 raise RecordingError(f"{self.folder} has several histories of episode {episode!r}, as runners restored "
@@ -216,7 +216,7 @@ class _Piece:
         env_index: Index of the env in the runner.
         reset_seed: Seed of the env reset.
         previous: The previous piece of the same episode in the same file.
-        parts: Its parts; several if agents respawned.
+        parts: Its parts, which are several if agents respawned.
     """
 
     id_: str
@@ -241,11 +241,11 @@ class _Piece:
 
     @property
     def went_back(self) -> bool:
-        """True if this piece does not continue the previous one: a state was restored, or the runner differs."""
+        """True if this piece does not continue the previous one, because a state was restored or the runner differs."""
         return self.previous is None or not self.previous.leads_to(self)
 
     def leads_to(self, later: _Piece) -> bool:
-        """Return True if `later` may continue where this piece ends."""
+        """Return whether `later` may be the continuation of this piece."""
         return self.end == later.begin and not self.parts[-1].flags
 
 
@@ -273,7 +273,7 @@ def _histories(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
 
 
 def _before(piece: _Piece, earlier: Iterable[_Piece]) -> _Piece | None:
-    """Return the piece continued by this one: the last candidate; None if the beginning is not recorded."""
+    """Return the piece that this one continues (the last candidate), or None if the beginning was not recorded."""
     if not piece.went_back:
         return piece.previous
     touching = [other for other in earlier if other.leads_to(piece)]
@@ -284,7 +284,7 @@ def _before(piece: _Piece, earlier: Iterable[_Piece]) -> _Piece | None:
 
 
 def _episode(line: list[_Piece]) -> RecordedEpisode:
-    """Combine the pieces of an episode and note missing steps."""
+    """Combine the pieces of an episode, recording whether steps are missing."""
     first, parts = line[0], [part for piece in line for part in piece.parts]
     flags, at, missing = 0, 0, ""
     for part in sorted(parts, key=lambda each: (each.begin, each.end)):

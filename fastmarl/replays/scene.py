@@ -1,4 +1,4 @@
-"""Step an env with recorded actions and compare the results with the record."""
+"""Steps of an env with recorded actions, whose results are compared with the record."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class ReplayStep(NamedTuple):
 
     Attributes:
         env_t: Number of env steps since the reset.
-        actions: Agent id -> action received by the env; empty for the reset.
-        observations: Agent id -> observation, as returned by the env.
-        rewards: Agent id -> reward, likewise.
-        terminateds: Agent id or "__all__" -> termination flag, likewise.
-        truncateds: Agent id or "__all__" -> truncation flag, likewise.
-        infos: Agent id -> info, likewise.
+        actions: Agent id -> action that the env received; empty for the reset.
+        observations: Agent id -> observation, unchanged from the env, as all results are.
+        rewards: Agent id -> reward.
+        terminateds: Agent id or "__all__" -> termination flag.
+        truncateds: Agent id or "__all__" -> truncation flag.
+        infos: Agent id -> info.
     """
 
     env_t: int
@@ -55,7 +55,7 @@ class ReplayStep(NamedTuple):
 
 
 class _ActionForm:
-    """Converts actions between env and store.
+    """Converts actions between the formats of env and store.
 
     Attributes:
         keys: Keys of the leaves, as in module outputs.
@@ -69,18 +69,18 @@ class _ActionForm:
         ]
 
     def fits(self, leaves: list[np.ndarray]) -> bool:
-        """Return True if arrays [1, ...] have the shapes and kinds of dtypes of this space."""
+        """Return whether arrays [1, ...] have the shapes and dtype kinds of this space."""
         own = [(leaf.shape, leaf.dtype.kind) for leaf in self._layout.leaves]
         return [(leaf.shape[1:], leaf.dtype.kind) for leaf in leaves] == own
 
     def nested(self, leaves: list[np.ndarray]) -> Any:
-        """Return arrays [1, ...] as an action of the Python types received by the env."""
+        """Convert arrays [1, ...] to an action with the Python types that the env receives."""
         values = zip(leaves, self._is_discrete, strict=True)
         return self._layout.nest([int(leaf[0]) if is_discrete else leaf[0].copy() for leaf, is_discrete in values])
 
 
 class Scene:
-    """A store with a single env, to which the replayed steps are written."""
+    """A store with a single env that records the replayed steps."""
 
     def __init__(self, recorded: RecordedEpisode, actions: EpisodeActions, env: Any):
         self._recorded, self._actions = recorded, actions
@@ -115,7 +115,7 @@ class Scene:
         return self._module_ids.index(self._actions.module_of[name])
 
     def _make_layouts(self) -> list[RowLayout]:
-        """Return the module layouts at the time of recording."""
+        """Return the layouts that the modules had during recording."""
         layouts = []
         for module_id, form in self._actions.modules.items():
             spaces = [s for agent, s in self._spaces.items() if self._actions.module_of.get(repr(agent)) == module_id]
@@ -131,7 +131,7 @@ class Scene:
         return int(self._table.envs[0].env_t)
 
     def play(self, env: Any) -> Iterator[ReplayStep]:
-        """Replay all steps; fingerprints are compared at the end, or after an error."""
+        """Replay all steps, comparing fingerprints at the end or after an error."""
         flags = 0
         try:
             self._log.open_episodes([0])
@@ -167,7 +167,7 @@ class Scene:
         self.chunks = self._log.ended_chunks()
 
     def _act(self) -> dict[Any, Any]:
-        """Return the recorded actions of this step, in the order of the observations, and write them to the store."""
+        """Write the recorded actions of this step to the store, and return them in the order of the observations."""
         env_t, table, store = self._env_t, self._table, self._store
         recorded = self._actions.actions.get(env_t, {})
         acting = {table.agent_ids[lane]: lane for lane in table.envs[0].acting()}
@@ -197,7 +197,7 @@ class Scene:
         return self._forms[agent]
 
     def _look_for_differences(self, *, is_over: bool) -> None:
-        """Raise ReplayError at the first fingerprint of the replayed steps that differs."""
+        """Raise ReplayError for the first replayed step whose fingerprint differs."""
         notes = list(self._log.sealed)
         if not is_over:
             if self._table.records[0] is None:
@@ -237,10 +237,10 @@ class Scene:
 
 
 def _layout_as(layout: RowLayout, form: list[Any], module_id: str) -> RowLayout:
-    """Return the layout with the recorded dtypes.
+    """Change the dtypes of a layout to the recorded ones and return it.
 
     Raises:
-        RecordingError: If its leaves differ from the record.
+        RecordingError: If the leaves differ from the record.
     """
     recorded = {path: (np.dtype(dtype), tuple(shape)) for path, dtype, shape in form}
     here = {repr(leaf.path): leaf.shape for leaf in layout.leaves}

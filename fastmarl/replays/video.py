@@ -1,4 +1,4 @@
-"""Episode videos: a callback films running episodes, and `replay()` films recorded ones."""
+"""Videos of episodes, filmed by a callback while they run, or by `replay()` from a record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class VideoFile:
     Args:
         path: Path that ends in .mp4; missing parent directories are created.
         fps: Frames per second.
-        overwrite: Replace an existing file. False: append a number, as in "film-2.mp4".
+        overwrite: Replace an existing file; if False, append a number to the new one, as in "film-2.mp4".
 
     Raises:
         ConfigError: If the path does not end in .mp4, `fps` is not a number above 0, or imageio-ffmpeg is not
@@ -62,7 +62,7 @@ class VideoFile:
         """Add a frame, uint8 [height, width, 3].
 
         Raises:
-            ConfigError: If its size differs from the first frame.
+            ConfigError: If its size differs from that of the first frame.
             RecordingError: If it cannot be written.
         """
         if self._shape is None:
@@ -104,7 +104,7 @@ class VideoFile:
             self.close()
 
     def _check(self) -> None:
-        """Raise RecordingError if the file cannot be read to its end, as ffmpeg does not report all failures."""
+        """Raise RecordingError if the file cannot be read to the end, because ffmpeg does not report all failures."""
         command = [self._ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(self._part), "-c", "copy", "-f", "null", "-"]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=FFMPEG_TIMEOUT_S)
@@ -132,12 +132,12 @@ def _give_up(writer: Any, part: Path, pid: int) -> None:
 
 
 def _part_of(path: Path) -> Path:
-    """Return the path to which a video is written until it is complete."""
+    """Return the path of a video while it is incomplete."""
     return path.with_name(f".{path.stem}.part.mp4")
 
 
 def _free_path(path: Path) -> Path:
-    """Return this path, or the first numbered one that is free, and reserve it."""
+    """Reserve and return this path or, if it is taken, the first free numbered one."""
     free, number = path, 1
     while not _reserve(free):
         number += 1
@@ -146,7 +146,7 @@ def _free_path(path: Path) -> Path:
 
 
 def _reserve(path: Path) -> bool:
-    """Create the part file of the path; returns False if the video or the part file of another run exists."""
+    """Create the part file of a path; return False if the video, or a part file of another run, exists."""
     part = _part_of(path)
     try:
         part.touch(exist_ok=False)
@@ -159,7 +159,7 @@ def _reserve(path: Path) -> bool:
 
 
 def _even(frame: np.ndarray) -> np.ndarray:
-    """Pad a frame to even height and width, as required by the codec, by repeating the last row and column."""
+    """Pad a frame to even height and width, which the codec requires, by repeating the last row and column."""
     height, width = frame.shape[0] % 2, frame.shape[1] % 2
     return np.pad(frame, ((0, height), (0, width), (0, 0)), "edge") if height or width else frame
 
@@ -185,7 +185,7 @@ def frame_of(env: Any) -> np.ndarray:
 
 
 def frames_per_second(env: Any, fps: float | None) -> float:
-    """Return `fps`; if it is None, the frame rate of the env or the default."""
+    """Return `fps` or, if it is None, the frame rate of the env or the default."""
     if fps is not None:
         return fps
     metadata = _attribute(env, "metadata")
@@ -194,7 +194,7 @@ def frames_per_second(env: Any, fps: float | None) -> float:
 
 
 def _attribute(env: Any, name: str) -> Any:
-    """Return an attribute of the env or of the env it wraps, also in a worker process; None if missing."""
+    """Return an attribute of the env, in any process, or of the env it wraps; None if missing."""
     if isinstance(env, RemoteEnv):
         try:
             return env.call(name)
@@ -211,13 +211,13 @@ def _name(env: Any) -> str:
 
 
 def capped_cubic(episode: int) -> bool:
-    """Return True for the episodes filmed by Gymnasium: cubic numbers below 1000, then every 1000th."""
+    """Return whether Gymnasium films this episode: perfect cubes below 1000, then every 1000th episode."""
     return round(episode ** (1 / 3)) ** 3 == episode if episode < 1000 else episode % 1000 == 0
 
 
 @public("fastmarl.replays")
 class VideoCallback(Callbacks):
-    """Records videos of chosen episodes, with the arguments of `RecordVideo` in Gymnasium.
+    """Records videos of chosen episodes, with the arguments of the Gymnasium `RecordVideo` wrapper.
 
     ```python
     config = fastmarl.EnvRunnerConfig(
@@ -228,19 +228,19 @@ class VideoCallback(Callbacks):
     ```
 
     Only the envs in `env_indices` are rendered, and only during a video. Episodes and steps are counted over all of
-    these envs. During a video, and always with a `step_trigger`, the runner creates a chunk for every env in every
-    step, as for any `on_episode_step`; at other times the callback costs almost nothing.
+    these envs. During a video, and always if there is a `step_trigger`, the runner creates a chunk for every env in
+    every step, as for any `on_episode_step`; at other times the callback costs almost nothing.
 
     Args:
         path: Directory of the videos, which are named `<name_prefix>-episode-<k>.mp4` or `<name_prefix>-step-<k>.mp4`.
             Names also include a worker_index above 0, and the env index, except for the first env. If a file exists,
             for example from an earlier run, a number is appended: `<name_prefix>-episode-<k>-2.mp4`.
-        episode_trigger: Function `(episode index) -> bool`; True starts a video of the episode.
-        step_trigger: Function `(env step index) -> bool`; True starts a video at this step. Without both triggers,
-            episodes 0, 1, 8, 27, ..., 1000, 2000, ... are filmed.
-        video_length: Maximum number of frames of a video, all from the same episode. 0: film to the end of the episode.
+        episode_trigger: Function (episode index) -> bool that returns True to start a video of the episode.
+        step_trigger: Function (env step index) -> bool that returns True to start a video at this step. If neither
+            trigger is given, episodes 0, 1, 8, 27, ..., 1000, 2000, ... are filmed.
+        video_length: Maximum number of frames of a video, all from the same episode; 0 to film until the episode ends.
         name_prefix: Prefix of the file names.
-        fps: Frames per second; None: `metadata["render_fps"]` of the env, or 30.
+        fps: Frames per second; None for `metadata["render_fps"]` of the env, or 30.
         env_indices: Indices of the envs to film.
 
     Raises:
@@ -325,7 +325,7 @@ class VideoCallback(Callbacks):
         self._finish(env_index)
 
     def _listen(self) -> None:
-        """Listen to steps only if needed, as the runner then creates a chunk for every step."""
+        """Listen to steps only while needed, because the runner then creates a chunk in every step."""
         listeners: Any = self._listeners()
         if self._files or self._step_trigger is not None:
             listeners.add("on_episode_step", self._on_step)
@@ -359,7 +359,7 @@ class VideoCallback(Callbacks):
             file.finish()
 
     def _drop(self, env_indices: Collection[int]) -> None:
-        """Delete the videos in progress of these envs, whose episodes were dropped."""
+        """Delete unfinished videos of these envs, whose episodes were dropped."""
         for env_index in list(env_indices):
             if env_index in self._files:
                 self._files.pop(env_index)[0].close()

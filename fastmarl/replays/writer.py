@@ -1,4 +1,4 @@
-"""Write a record of actions, call by call."""
+"""A writer of action records, call by call."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ MOST_FILES = 100_000  # per worker_index and incarnation in a directory
 class ActionWriter:
     """Writes a single file in a directory that may be shared by several runners.
 
-    Every `write()` immediately passes a single block to the system: if the process is killed, only the running call is
-    lost. A block that could not be written, or whose writing was interrupted, is kept for the next `write()`.
+    Every `write()` immediately passes a single block to the system, so that only the running call is lost if the
+    process is killed. A block that could not be written, or whose writing was interrupted, is kept for the next one.
 
     Args:
-        folder: Directory, created if it is missing.
-        meta: Description of the runner as JSON data, see `fastmarl.replays.meta`.
+        folder: Directory, which is created if it is missing.
+        meta: Description of the runner as JSON data; see `fastmarl.replays.meta`.
         late_rewards: True if rewards may arrive after the end of an agent.
 
     Attributes:
         path: Path of the file with the actions.
-        meta: Description of the run, as in the file next to it.
+        meta: Description of the run, which is also in the JSON file next to the actions.
 
     Raises:
         RecordingError: If the directory is not writable.
@@ -70,7 +70,7 @@ class ActionWriter:
 
         Args:
             log: Episode log of the runner.
-            env_actions: Per module index, the conversion of raw actions to env actions.
+            env_actions: Conversion of raw actions to env actions for each module index.
             has_failed: True if the call failed and the running episodes are about to be dropped.
         """
         notes = list(log.sealed)
@@ -80,7 +80,7 @@ class ActionWriter:
 
     @property
     def has_unwritten(self) -> bool:
-        """True if there is a block for `write()` to write."""
+        """True if a block is waiting for `write()`."""
         return self._unwritten is not None
 
     def take(self, fragment: Fragment | None) -> None:
@@ -90,10 +90,10 @@ class ActionWriter:
             self._unwritten = _Unwritten(self._size, head, body)
 
     def write(self) -> None:
-        """Append the kept block to the file. If an interrupt stops it, the next call writes the block.
+        """Append the waiting block to the file. If this is interrupted, the next call writes the block.
 
         Raises:
-            RecordingError: If writing fails, for example on a full disk; the file is unchanged.
+            RecordingError: If writing fails, for example because the disk is full; the file is unchanged.
         """
         if (unwritten := self._unwritten) is None:
             return
@@ -129,7 +129,7 @@ class ActionWriter:
 
 
 class _Unwritten(NamedTuple):
-    """A block and its position in the file; writing it twice has the same result."""
+    """A block and its position in the file, so that writing it twice has the same result."""
 
     offset: int
     head: bytes
@@ -141,7 +141,7 @@ class _Unwritten(NamedTuple):
 
 
 def _new_file(folder: Path, stem: str) -> tuple[Path, FileIO]:
-    """Create a file with the first free name; returns its path and the open file."""
+    """Create a file with the first free name and return (path, open file)."""
     for number in range(MOST_FILES):
         path = folder / f"{stem}-{number:04}.actions"
         try:

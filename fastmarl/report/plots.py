@@ -13,7 +13,7 @@ LABEL_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # behind a 
 
 @contextmanager
 def picture(path: Path, width: float, height: float) -> Iterator[Any]:
-    """Yield a matplotlib Figure to draw on and save it at the end; width and height are in inches."""
+    """Yield a matplotlib Figure of this width and height in inches to draw on, and save it at the end."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")

@@ -1,4 +1,4 @@
-"""Files of benchmark results: JSON lines. Each run appends a record with its date, commit and machine."""
+"""Benchmark results as files of JSON lines, to which each run appends a record with its date, commit and machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RecordFile:
         self._size = len(data)
 
     def write(self, figures: dict[str, Any], *, is_final: bool) -> None:
-        """Append the record, or replace the record appended by this run. A stream gets only the final record."""
+        """Append the record, or replace the one that this run has appended. A stream only gets the final record."""
         if self._path is None or (self._is_stream and not is_final):
             return
         if "date" not in self._record:
@@ -60,7 +60,7 @@ class RecordFile:
             file.write(line)
 
     def merged(self, figures: Figures, orders: Orders) -> Figures:
-        """Add rows of earlier records not replaced by `figures`, for the sections in `orders`.
+        """Combine `figures` with the rows of earlier records that they do not replace, for the sections in `orders`.
 
         Args:
             figures: Section -> rows.
@@ -83,7 +83,7 @@ class RecordFile:
 
 
 def is_stream(path: Path) -> bool:
-    """Return True if the path exists and is neither a file nor a directory, such as /dev/stdout."""
+    """Return whether the path, such as /dev/stdout, exists and is neither a file nor a directory."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
@@ -102,7 +102,7 @@ def _objects(data: bytes, where: str) -> list[dict[str, Any]]:
 
 
 def provenance() -> dict[str, Any]:
-    """Return the time, the software and the machine of a measurement, as values for JSON.
+    """Return the time, software and machine of a measurement as JSON data.
 
     "date": the current time, UTC; "commit": None outside a clone; "dirty": whether sources differ from the commit;
     "build"; "machine": "cpu", "cores", "usable_cores", "gpu" (or None), "os"; "versions" of packages.
@@ -143,7 +143,7 @@ def commit_of(folder: Path) -> tuple[str, bool] | tuple[None, None]:
 
 
 def build() -> str:
-    """Return the name of the build of the compiled extensions."""
+    """Return the kind of build of the compiled extensions."""
     from fastmarl.core.native import _build
 
     checked, sanitized = "checked (bounds, None, initialisation)", "sanitized (addresses, undefined behaviour)"

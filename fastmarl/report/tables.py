@@ -1,4 +1,4 @@
-"""Text tables, formatted alike by all commands, for the terminal and in Markdown."""
+"""Text tables for the terminal and in Markdown, with the same format in all commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Columns = Mapping[str, tuple[str, str]]  # key of a figure -> (heading, format)
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column is left-aligned; the others are right-aligned."""
+    """A table whose first column is left-aligned and whose other columns are right-aligned."""
 
     title: str
     heading: Sequence[str]
@@ -25,7 +25,7 @@ class Table:
 
     @classmethod
     def of(cls, title: str, columns: Columns, figures: Iterable[Mapping[str, Any]], notes: Sequence[str] = ()) -> Table:
-        """Make one row from each dict of figures; None is shown as a dash."""
+        """Make a table with one row per dict of figures, in which None is shown as a dash."""
         rows = [
             ["-" if row[key] is None else format(row[key], form) for key, (_, form) in columns.items()]
             for row in figures
@@ -44,7 +44,7 @@ class Table:
         return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
 
     def as_markdown(self) -> str:
-        """Format the table as a Markdown section; it must have a heading."""
+        """Format the table, which must have a heading, as a Markdown section."""
         heading, *rows = [[_in_a_cell(text) for text in row] for row in (self.heading, *self.rows)]
         lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

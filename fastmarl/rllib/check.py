@@ -1,4 +1,4 @@
-"""Check if the fastmarl loop would sample with an AlgorithmConfig and, if not, how to change the config."""
+"""Check whether the fastmarl loop would sample with an AlgorithmConfig; if not, report how to change the config."""
 
 import logging
 import warnings
@@ -48,7 +48,7 @@ class ConfigReport:
 
 
 def check_config(config: Any) -> ConfigReport:
-    """Build an env runner from a config in this process, as in a worker, and check if it is accelerated.
+    """Build an env runner from a config in this process, as a worker would, and check whether it is accelerated.
 
     Args:
         config: An AlgorithmConfig, which is not modified. Its envs and module are made once. Envs are stepped only by
@@ -74,7 +74,7 @@ def check_config(config: Any) -> ConfigReport:
 
 
 def _built(config: AlgorithmConfig) -> Any:
-    """Build a local runner with envs, like remote runners."""
+    """Build a local runner that has envs, as remote runners do."""
     if not config.is_multi_agent:
         raise ConfigError("the config is for one agent: give it policies, config.multi_agent(policies=...)")
     config.env_runners(num_env_runners=0)

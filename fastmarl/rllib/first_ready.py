@@ -98,12 +98,12 @@ def sample_first_ready(
 
     Args:
         worker_set: EnvRunnerGroup of the algorithm.
-        connector_states: Receives runner -> connector states of all runners waiting at the end.
+        connector_states: Filled with runner -> connector states, for all runners waiting at the end.
         begun: Runner -> index of the call in which it began its current sample; updated in place.
         number: Index of this call.
-        max_agent_steps: Minimum number of agent steps to sample; None: count env steps.
+        max_agent_steps: Minimum number of agent steps to sample, or None to count env steps.
         max_env_steps: Minimum number of env steps to sample.
-        sample_timeout_s: Seconds without any result after which the call returns the samples received; None: no limit.
+        sample_timeout_s: Seconds without a result after which the call returns what has arrived, or None for no limit.
         options: Other arguments of the RLlib function, which samples if there are no remote runners.
 
     Returns:
@@ -148,7 +148,7 @@ def sample_first_ready(
 
 
 def _wait_for_weights(group: Any, states: dict[int, Any], timeout_s: float) -> None:
-    """Wait until these runners have received the weights, and drop runners that do not in time.
+    """Wait until these runners have received the weights, and drop runners that do not receive them in time.
 
     RLlib sends no second state while one is pending.
     """
@@ -168,7 +168,7 @@ def _agent_steps(metrics: Any) -> int:
 
 
 def _sampling_by(sample: Callable[..., Any], training_step: Any) -> Any:
-    """Return the same method with `synchronous_parallel_sample()` replaced by another function."""
+    """Return a copy of the method that calls `sample` instead of `synchronous_parallel_sample()`."""
     names = {**training_step.__globals__, synchronous_parallel_sample.__name__: sample}
     return FunctionType(
         training_step.__code__, names, training_step.__name__, training_step.__defaults__, training_step.__closure__

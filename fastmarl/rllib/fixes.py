@@ -55,14 +55,14 @@ def parse_fixes(fixes: Literal["all"] | Iterable[str]) -> frozenset[str]:
 
 
 class VectorIndex:
-    """Counter of the envs made, which is the vector index of the next env."""
+    """Counter of created envs; `next` is the vector index of the next one."""
 
     def __init__(self) -> None:
         self.next = 0
 
 
 def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
-    """Return a function that makes the configured env as in RLlib, but with a separate context for each env.
+    """Return a function that creates the configured env as in RLlib, but with a separate context for each env.
 
     Gymnasium deep-copies its registry entries, and a deep copy of a function is the function itself.
 
@@ -116,6 +116,6 @@ def _origin(runner: Any) -> list[int]:
 
 
 def _spawned(entropy: list[int], n: int) -> list[int]:
-    """Return n seeds, which collide with seeds of other entropy only by chance; empty: use system entropy."""
+    """Return n seeds that collide with seeds of other entropy only by chance. If empty, system entropy is used."""
     sequence = np.random.SeedSequence(entropy or None)
     return [int(child.generate_state(1)[0]) for child in sequence.spawn(n)]

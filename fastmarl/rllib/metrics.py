@@ -1,6 +1,6 @@
 """Logs the metrics of the RLlib runner once per call instead of per step, with the same keys, classes and values.
 
-Times aside, `logger.reduce()` and its aggregates in an Algorithm are the same as in RLlib, with two intended
+Apart from times, `logger.reduce()` and its aggregates in an Algorithm match RLlib, with two intended
 differences: counters without new values are 0 instead of NaN, and connector times at resets are not logged at the top
 of the tree, where RLlib puts them only because of a misspelt argument. Keys are ordered as in a typical run.
 """
@@ -125,7 +125,7 @@ class RLlibMetrics:
             self._log_time((prefix, keys.TIMERS, keys.CONNECTOR_TIMERS, _timer_name(type(piece).__name__)), 0.0, n)
 
     def _log_time(self, path: Path, seconds: float, n: int) -> None:
-        """Log the total of `n` measurements, each counted as the mean."""
+        """Log `n` measurements that total `seconds`, each with their mean value."""
         push_repeated(self._stats(path), seconds / n, n)
 
     # Episodes.
@@ -172,7 +172,7 @@ class RLlibMetrics:
                     stats.push(0)
 
     def _stats(self, path: Path, **options: Any) -> Any:
-        """Return the logger stats at `path`; if missing, create an exponential mean, or the stats of `options`."""
+        """Return the logger stats at `path`; if missing, create an exponential mean, or the kind set by `options`."""
         logger = self._runner.metrics
         node = logger.stats
         for key in path:
@@ -197,7 +197,7 @@ def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
 
 
 def push_all(stats: Any, values: Sequence[Any]) -> None:
-    """Do `stats.push(value)` for all values, which are numbers, with a bit-identical result for every class."""
+    """Push all values, which are numbers, like `stats.push()`; the result is bit-identical for every class."""
     kind = type(stats)
     if kind is EmaStats and {type(stats._value), *map(type, values)} <= {int, float}:
         _push_to_mean(stats, values)
@@ -219,7 +219,7 @@ def _push_to_mean(stats: EmaStats, values: Sequence[float]) -> None:
 
 
 def add_ones(stats: Any, n: int) -> None:
-    """Do `stats.push(1)` n > 0 times; bit-identical if `stats` has received only integers."""
+    """Push 1 n > 0 times, like `stats.push(1)`; bit-identical if `stats` has received only integers."""
     if type(stats) is LifetimeSumStats:
         stats._lifetime_sum += n
     elif type(stats) is SumStats and stats._window is None and _are_integers(stats.values):
@@ -234,7 +234,7 @@ def _are_integers(values: Sequence) -> bool:
 
 
 def push_repeated(stats: Any, value: float, n: int) -> None:
-    """Do `stats.push(value)` n > 0 times, up to rounding."""
+    """Push `value` n > 0 times; the result equals that of `stats.push()` up to rounding."""
     if type(stats) is not EmaStats:
         push_all(stats, [value] * n)
     elif stats._value != stats._value:
@@ -249,7 +249,7 @@ RUNNER_COUNTS = (ACCELERATED, SLOW_PATH)
 
 
 class RunnerCount(LifetimeSumStats):
-    """Number of runners of a kind: 1 or 0 in the logger of a runner, the sum over the reporting runners above it.
+    """Number of runners of a kind: 1 or 0 in the logger of a runner, and higher up a sum over the reporting runners.
 
     RLlib sums would add up all reports, although a runner may send several per result. This class keeps the latest
     report of each runner since the last result. In checkpoints it looks like the RLlib class, so that they can be

@@ -45,7 +45,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     Attributes:
         fixes: Numbers of the enabled corrections; see docs/differences.md.
         sampler: "exact" or "fast".
-        read_by_others: Names of attributes read by code outside of fastmarl while fastmarl sampled, in order.
+        read_by_others: Names of attributes read by code outside fastmarl while fastmarl sampled, in order.
     """
 
     fixes: ClassVar[frozenset[str]] = frozenset()
@@ -212,7 +212,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     # Attributes of the RLlib loop.
 
     def _show(self, name: str, fast: FastSampler) -> Any:
-        """Return the value an attribute would have in RLlib while fastmarl samples.
+        """Return the value that an attribute would have in RLlib, while fastmarl samples.
 
         Raises:
             RunningEpisodeError: If fastmarl cannot produce it now.
@@ -231,7 +231,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         return self._loop[name]
 
     def _leave_fast_path(self, name: str, fast: FastSampler) -> None:
-        """Hand the running episodes over to the RLlib loop between two calls, because of the attribute `name`."""
+        """Hand the running episodes over to the RLlib loop between two calls, because code uses attribute `name`."""
         self.read_by_others[name] = None
         if self._calls.running is not None:
             raise RunningEpisodeError(f"the runner's {name} can't be set while sample() runs; set it between calls")
@@ -248,7 +248,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     # The RLlib loop.
 
     def _new_episode(self, env_index: int, episodes: list | None = None) -> None:
-        """Make an episode of the fastmarl class, in the RLlib loop."""
+        """Create an episode of the fastmarl class, when the RLlib loop samples."""
         env = self.env.envs[env_index].unwrapped
         episodes = self._ongoing_episodes if episodes is None else episodes
         episodes[env_index] = self.episode_class(
@@ -259,7 +259,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._make_on_episode_callback("on_episode_created", env_index, episodes)
 
     def _increase_sampled_metrics(self, num_steps: int, next_obs: dict, episode: Any) -> int:
-        """Log the metrics of an env step, in the RLlib loop."""
+        """Log the metrics of an env step, when the RLlib loop samples."""
         if num_steps != 1:
             return super()._increase_sampled_metrics(num_steps, next_obs, episode)
         self._bulk_metrics.log_step(next_obs, episode)
@@ -269,7 +269,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         """Return the state like the RLlib method, but without weights if there is no module.
 
         Args:
-            components: Names of the components to return; None: all.
+            components: Names of the components to return, or None for all.
             not_components: Names of components to leave out.
             kwargs: Passed to the RLlib method.
         """
@@ -281,7 +281,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     @exits_as_errors()
     def make_env(self) -> None:
-        """Create all envs again; running episodes are dropped."""
+        """Recreate all envs, dropping the running episodes."""
         self._calls.check("make_env()")
         self._make_env()
 
@@ -325,7 +325,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         raise AssertionError
 
     def _try_env_step(self, actions: Any) -> Any:
-        """Treat an env that exits as failed, in the RLlib loop, which only handles errors."""
+        """Treat an env that calls `sys.exit()` as failed, because the RLlib loop only handles errors."""
         try:
             return super()._try_env_step(actions)
         except SystemExit as raised:
@@ -362,7 +362,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         envs[env_index] = gym.make(envs[env_index].unwrapped.spec)
 
     def _remake_env(self) -> None:
-        """Recreate the envs, keeping the fast path and without checking them: a flaky env might not pass twice."""
+        """Recreate the envs without leaving the fast path or checking them: a flaky env might not pass twice."""
         fast, checks = self._fast, self.config.disable_env_checking
         self.config.disable_env_checking = True
         try:
@@ -371,7 +371,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             self._fast, self.config.disable_env_checking = fast, checks
 
     def reset_env(self, env_index: int) -> tuple[dict, dict]:
-        """Reset env `env_index`, which was recreated, with its first seed; returns (observations, infos)."""
+        """Reset env `env_index`, which was recreated, with its first seed, and return (observations, infos)."""
         seed = None if self._seed is None else self._seed + env_index
         for attempt in range(MOST_RESTARTS):
             try:

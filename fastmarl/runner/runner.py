@@ -1,4 +1,4 @@
-"""The standalone runner. It forwards each method to one of its parts and allows one call at a time."""
+"""The standalone runner, which delegates each method to one of its parts and allows one call at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -38,16 +38,16 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     episodes = runner.sample(num_timesteps=1000)
     ```
 
-    Used as a context manager, it stops at the end of the `with` block.
+    As a context manager, the runner is stopped at the end of the `with` block.
 
     Args:
-        config: The options.
+        config: Options of the runner.
         worker_index: Index of this runner; overrides `worker_index` of the config.
         num_workers: Number of runners; overrides `num_env_runners` of the config.
-        recreated_worker: True if this runner replaces a lost one; its `incarnation` is then one higher.
-        spaces: Kept as an attribute, not used.
-        tune_trial_id: Kept as an attribute, not used.
-        kwargs: Other arguments of the RLlib class, which have no effect there either. Unknown arguments raise a
+        recreated_worker: True if this runner replaces a lost one; its `incarnation` is then increased by one.
+        spaces: Stored as an attribute, otherwise unused.
+        tune_trial_id: Stored as an attribute, otherwise unused.
+        kwargs: Other arguments of the RLlib class, which have no effect there either. Unknown arguments cause a
             warning.
     """
 
@@ -149,7 +149,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @property
     def env(self) -> Any:
-        """The vector of envs; `env.envs` lists the envs (or their batches: a single one, or `worker_num_splits`)."""
+        """The vector of envs; `env.envs` lists the envs or, for array-based envs, the batches."""
         return self._sampling.rollout.env
 
     @property
@@ -164,17 +164,17 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @property
     def module_to_env(self) -> EnvToModule:
-        """Module id -> connectors, with the state of connectors that change outputs and actions."""
+        """Module id -> connectors; their state is that of the connectors that change outputs and actions."""
         return self._resources.env_to_module.sides()["module_to_env_connector"]
 
     @property
     def running_episodes(self) -> set[str]:
-        """Ids of the running episodes, to be continued by the next `sample()`."""
+        """Ids of the running episodes, which the next `sample()` continues."""
         return self._sampling.running_episodes()
 
     @property
     def metrics(self) -> MetricsLogger:
-        """Logger for values from callbacks (`log_value`), which also reads the counters of the runner (`peek`)."""
+        """Logger for callbacks: `log_value` adds values, and `peek` also reads the counters of the runner."""
         return self._resources.metrics
 
     @property
@@ -186,8 +186,8 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     def inference_backends(self) -> dict[str, str]:
         """Module id -> inference backend; see docs/inference.md.
 
-        It is "native", "cuda graph" with the number of batch sizes, or "torch" (or "torch.compile") with the reason why
-        the others cannot run the module.
+        The backend is "native", "cuda graph" with the number of batch sizes, or "torch" (or "torch.compile") with the
+        reason why the others cannot run the module.
         """
         policies = self._sampling.rollout.policies
         return {module_id: policies.backend(module_id) for module_id in self.module}
@@ -209,7 +209,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return {"__env__": of_env, "__env_single__": of_env, **of_modules}
 
     def get_metrics(self) -> dict[str, Any]:
-        """Return all metrics since the last call and start over.
+        """Return all metrics since the last call of this method and reset them.
 
         Returns:
             Nested dict of plain numbers with the keys used in RLlib: counts and times since the last call, and
@@ -234,10 +234,10 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
             num_timesteps: Minimum number of env steps (or agent steps, see `count_steps_by`) over all envs. Running
                 episodes are cut and continued by the next call.
             num_episodes: Exact number of complete episodes: the first ones to begin, regardless of their length.
-                Running episodes are dropped first. Envs with no further episode to begin rest until the others finish.
-                Without either number: `rollout_fragment_length` steps of each env, or
-                (`batch_mode="complete_episodes"`) one complete episode of each.
-            explore: Sample actions; False: take the most likely actions. None: as configured.
+                Running episodes are dropped first. Envs with no further episode to begin wait for the others to finish.
+                If neither number is given, each env makes `rollout_fragment_length` steps or, with
+                `batch_mode="complete_episodes"`, one complete episode.
+            explore: True to sample actions, False for the most likely actions, None for the configured value.
             random_actions: Act uniformly at random, without the modules.
             force_reset: Drop running episodes first.
 
@@ -260,12 +260,12 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return episodes
 
     def sample_get_state_and_metrics(self) -> tuple[list[MultiAgentEpisode], dict[str, Any], dict[str, Any]]:
-        """Sample, and return (the episodes, the state without weights, the metrics)."""
+        """Call `sample()` and return (episodes, state without weights, metrics)."""
         episodes = self.sample()
         return episodes, self.get_state(not_components="rl_module"), self.get_metrics()
 
     def run(self) -> Iterator[list[MultiAgentEpisode]]:
-        """Yield from `sample()` indefinitely, with the configured amounts."""
+        """Yield the results of `sample()` indefinitely, with the configured amounts."""
         while True:
             yield self.sample()
 
@@ -275,19 +275,19 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         """Sample complete episodes to evaluate the modules.
 
         Episode k of n runs in env k % num_envs, so env i runs n // num_envs episodes, plus one if i < n % num_envs; the
-        selection does not depend on episode length. Connector state is used but not changed; counters, metrics except
-        failures, and random streams are also unchanged. Callbacks are not called. Running episodes are dropped; the
+        selection does not depend on episode length. Connector state is used but not changed; counters, random streams
+        and all metrics except failures are also unchanged. Callbacks are not called. Running episodes are dropped; the
         next `sample()` begins new episodes.
 
         Args:
             num_episodes: Number of episodes, n; at least 1.
-            seeds: Seeds of the resets, n integers. None: if the runner has a seed, fixed seeds that differ from the
-                training seeds and are the same in each call; otherwise no seeds.
-            explore: Sample actions; False: take the most likely actions.
+            seeds: Seeds of the n resets, as integers. If None, a seeded runner uses fixed seeds that differ from the
+                training seeds and are the same in each call, and a runner without a seed uses none.
+            explore: True to sample actions, False for the most likely actions.
 
         Returns:
-            The episodes in the order of `seeds`; an episode in which an agent respawned is in several chunks. Episodes
-            that finished in a failed call come first.
+            The episodes in the order of `seeds`; an episode in which an agent respawned is split into several chunks.
+            Episodes that finished in a failed call come first.
 
         Raises:
             ConfigError: If a number is invalid, or an array-based batch cannot be seeded per episode.
@@ -304,8 +304,9 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     def make_env(self) -> None:
         """Close the envs and create new ones from the current `config`; running episodes are dropped.
 
-        Errors while closing old envs are only warnings. After any other error the runner has no envs, and this method
-        must be called again before the next `sample()`. If the new envs have other spaces, call `make_module()` next.
+        An error while closing old envs only causes a warning. After any other error the runner has no envs, and this
+        method must be called again before the next `sample()`. If the new envs have other spaces, call `make_module()`
+        next.
         """
         self._check_not_stopped()
         self._calls.run("make_env()", self._sampling.make_env, {})
@@ -322,7 +323,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     # Remote control.
 
     def ping(self) -> str:
-        """Return "pong", as a sign of life."""
+        """Return "pong", to show that the runner responds."""
         return "pong"
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -337,7 +338,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         self._resources.check_envs()
 
     def _check_changeable(self, method: str) -> None:
-        """Check that modules may change: between calls, or in callbacks of the running call."""
+        """Raise an error unless modules may change now: between calls, or in callbacks of the running call."""
         self._check_not_stopped()
         self._calls.check(method, or_within=True)
 
@@ -348,7 +349,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @exits_as_errors()
     def stop(self) -> None:
-        """Close the envs and files. It can be called again, which completes an interrupted stop.
+        """Close the envs and files. Calling it again is allowed, and completes an interrupted stop.
 
         Raises:
             RunnerBusyError: If a call that needs the envs is running.
@@ -363,7 +364,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
                 self._sampling.output.close()
 
     def __enter__(self) -> Self:
-        """Raise RunnerStoppedError after `stop()`."""
+        """Return the runner; raise RunnerStoppedError after `stop()`."""
         self._check_not_stopped()
         return self
 
@@ -372,7 +373,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
 
 def begin_increments(runner: MultiAgentEnvRunner) -> None:
-    """Start counting for `take_increment()`, right after the runner is made.
+    """Start counting for `take_increment()`; to be called right after the runner is made.
 
     The first increment includes values logged by callbacks when the envs were made.
     """
@@ -380,10 +381,10 @@ def begin_increments(runner: MultiAgentEnvRunner) -> None:
 
 
 def take_increment(runner: MultiAgentEnvRunner) -> Increment:
-    """Return the counts since the last call, for aggregation over several runners; see `RunnerMetrics`."""
+    """Return the counts since the last increment, for aggregation over several runners; see `RunnerMetrics`."""
     return runner._resources.counts.take_increment()
 
 
 def begin_schedules(runner: MultiAgentEnvRunner, steps: Mapping[str, int]) -> None:
-    """Continue exploration schedules from these env steps, given as module id -> number of env steps."""
+    """Continue the exploration schedule of each module from this number of env steps."""
     runner._resources.steps_before = dict(steps)

@@ -1,4 +1,4 @@
-"""Plays a batch of envs for `check_env` and inspects everything it writes."""
+"""Player of a batch of envs for `check_env()`, which inspects everything that the batch writes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class BatchPlay(AnyPlay):
         self._look_for_differences()
 
     def _look_for_differences(self) -> None:
-        """Check that a replay gives the same results, regardless of initial array contents and other envs."""
+        """Check that a replay gives the same results whatever the initial array contents and the other envs."""
         everybody = np.arange(self._env.num_envs)
         if self._replay_differs(everybody, everybody[:0]):
             text = (f"changed although reset(seeds=[{self._seed}, ...]) and the actions were the same; draw all "
@@ -79,7 +79,7 @@ class BatchPlay(AnyPlay):
             self._findings.note("neighbours", text)
 
     def _replay_differs(self, same: np.ndarray, other: np.ndarray) -> bool:
-        """Repeat the first steps while envs in `other` disturb; returns True if reports of envs in `same` differ."""
+        """Repeat the first steps, but vary the envs in `other`; return whether reports of envs in `same` differ."""
         rng = np.random.default_rng(self._seed)
         began = self._reset(np.arange(self._env.num_envs), OTHERWISE_UNWRITTEN, seeded=True)
         if any(began[e] != self._began[e] for e in same.tolist()):
@@ -105,14 +105,14 @@ class BatchPlay(AnyPlay):
         return {name: group.draw(rng) for name, group in self._groups.items()}
 
     def _reset_those(self, over: np.ndarray, said: list[bytes], byte: int) -> list[bytes]:
-        """Reset the envs whose episode is over; returns `said`, updated with the new reports of these envs."""
+        """Reset the envs whose episode is over, and return `said` with the new reports of these envs appended."""
         if not over.any():
             return said
         began = self._reset(np.flatnonzero(over), byte, seeded=False)
         return [before + now if is_new else before for before, now, is_new in zip(said, began, over, strict=True)]
 
     def _reset(self, env_indices: np.ndarray, byte: int, *, seeded: bool) -> list[bytes]:
-        """Reset these envs; returns the report of each env."""
+        """Reset these envs and return the report of each env."""
         seeds = [self._seed + e for e in env_indices.tolist()] if seeded else None
         out = self._arrays(byte)
         self._t_E[env_indices] = 0
@@ -135,7 +135,7 @@ class BatchPlay(AnyPlay):
         return said
 
     def _step(self, actions: dict[str, Any], byte: int) -> tuple[StepArrays, list[bytes]]:
-        """Step the batch; returns a copy of the results and the report of each env."""
+        """Step the batch and return a copy of the results and the report of each env."""
         out = self._arrays(byte)
         for name, group in self._groups.items():
             out.groups[name].present[...] = group.there
@@ -158,7 +158,7 @@ class BatchPlay(AnyPlay):
         return private, said
 
     def _arrays(self, byte: int) -> StepArrays:
-        """Return arrays as before a reset in a runner, with observations filled with a byte."""
+        """Return arrays as a runner passes them to a reset, but with observations filled with a byte."""
         out = self._env.new_arrays()
         for name, group in self._groups.items():
             arrays = out.groups[name]
@@ -195,7 +195,7 @@ class BatchPlay(AnyPlay):
                 yield f"out.groups[{name!r}].obs{keys}", values
 
     def _said(self, out: StepArrays, *, rewards: bool) -> list[bytes]:
-        """Return the report of each env for agents not ended before."""
+        """Return the report of each env, which covers agents that had not finished before."""
         said = []
         for e in range(self._env.num_envs):
             pieces = [out.terminated[e].tobytes(), out.truncated[e].tobytes()] if rewards else []

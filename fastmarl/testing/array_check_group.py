@@ -1,4 +1,4 @@
-"""Agents of a group in a checked batch: their presence, actions and observations."""
+"""Presence, actions and observations of the agents of a group in a checked batch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class PlayedGroup:
 
     Attributes:
         layout, actions: Layouts of the observation and action space of the group.
-        there: True for agents that a runner considers present: observed in this episode and not ended.
-        acting: True for agents to act next.
-        seen, ended: True for agents observed, or ended, in this episode.
+        there: True for agents that a runner considers present, because they were observed in this episode and have not
+            finished.
+        acting: True for agents that act next.
+        seen, ended: True for agents that were observed, or have finished, in this episode.
     """
 
     def __init__(self, env: ArrayEnv, agents: list, seed: int):
@@ -66,7 +67,7 @@ class PlayedGroup:
             self._mask[envs] = np.concatenate(leaves, axis=-1)[envs] != 0
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Sample legal actions in the form passed by a runner."""
+        """Sample legal actions in the form that a runner passes."""
         leaves = [ready[rng.integers(READY_ACTIONS, size=self.acting.shape)] for ready in self._ready]
         if self._mask_key is not None:
             assert isinstance(self._action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
@@ -83,7 +84,7 @@ class PlayedGroup:
             yield from ((e, i) for e, i in np.argwhere(self.acting & none).tolist())
 
     def said(self, arrays: GroupArrays, e: int, *, rewards: bool) -> Iterator[bytes]:
-        """Yield the reports of env e for agents not ended before; call it after `begin()` or `go_on()`."""
+        """Yield the report of env e for agents that had not finished before; call it after `begin()` or `go_on()`."""
         counts = ~self._ended_before[e]
         yield arrays.present[e][counts].tobytes()
         for leaf in self.layout.leaves_of(arrays.obs):
@@ -94,7 +95,7 @@ class PlayedGroup:
                 yield column[e][counts].tobytes()
 
     def is_written(self, obs: Any, envs: np.ndarray) -> bool:
-        """Return True if the observations of these envs, bool [E], contain anything but UNWRITTEN."""
+        """Return whether the observations of these envs, bool [E], contain anything but UNWRITTEN."""
         leaves = [leaf for leaf in self.layout.leaves_of(obs) if leaf.dtype != object and leaf.dtype != bool]
         return any((leaf[envs].view(np.uint8) != UNWRITTEN).any() for leaf in leaves if leaf.size)
 
@@ -117,14 +118,14 @@ def _parts(flags: np.ndarray, over: Any = np.any) -> np.ndarray:
 
 
 def _is_unwritten(array: np.ndarray) -> np.ndarray:
-    """Return where all bytes are UNWRITTEN. Single-byte dtypes are skipped, since the byte may be a valid value."""
+    """Return where all bytes are UNWRITTEN; nowhere for single-byte dtypes, for which it may be a valid value."""
     if array.dtype == object or array.itemsize == 1:
         return np.zeros(array.shape, np.bool_)
     return (array[..., None].view(np.uint8) == UNWRITTEN).all(axis=-1)
 
 
 def _fits(space: gym.Space, array: np.ndarray) -> np.ndarray:
-    """Return where numbers are certainly in the space."""
+    """Return where numbers are known to be in the space."""
     if isinstance(space, gym.spaces.Box):
         return (array >= space.low) & (array <= space.high)
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):

@@ -1,4 +1,4 @@
-"""`check_env()`, for authors of environments: plays some episodes and reports all findings together."""
+"""`check_env()` for authors of environments, which plays some episodes and reports all findings together."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
     Args:
         env: Any value of `EnvRunnerConfig(env=...)`, or an env that is not in use elsewhere. It is closed at the end.
         env_config: Config passed to the function that makes the env.
-        steps: Number of env steps; for a batch, per env. The first 100 are then repeated with the same seed and
+        steps: Number of env steps (for a batch, per env). The first 100 are then repeated with the same seed and
             actions, and once more while past observations are overwritten or, in a batch, while every other env acts
-            differently. If the check makes the env itself, it also makes a second one that has to repeat them.
+            differently. If the check makes the env itself, it also repeats them in a second env.
         seed: Seed of the first reset() and of the actions. Actions obey the masks in observations and infos.
         late_rewards: As in `EnvRunnerConfig`. Unless it is "error", finished agents may receive rewards.
         respawn: As in `EnvRunnerConfig`. If True, agents may be observed again after they have finished.
 
     Returns:
-        A report; problems are not raised. In a test: `assert report.ok, report`. `ok` is False if there are `problems`;
-        `notes` lists findings that are allowed but often unintended.
+        A report; problems are not raised. In a test, write `assert report.ok, report`. `ok` is False if there are
+        `problems`; `notes` lists findings that are allowed but often unintended.
 
     Raises:
-        EnvCheckError: If this is not a multi-agent environment at all. Errors of its constructor also propagate, the
-            first time.
+        EnvCheckError: If this is not a multi-agent environment at all. Errors of the first constructor call also
+            propagate.
     """
     is_object = not isinstance(env, str) and not inspect.isclass(env)
     is_instance = is_object and (hasattr(env, "step") or any(adapter.adapts(env) for adapter in ADAPTERS))
@@ -68,7 +68,7 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
 
 
 def _maker(env: Any, env_config: dict) -> Callable[[], Any]:
-    """Return a function that makes envs like a runner, each with a new context that its constructor may change."""
+    """Return a function that makes an env as a runner does, with a new context that the constructor may change."""
     create = env_creator(env)
     return lambda: as_multi_agent_env(create(EnvContext(env_config, 0, num_envs=BATCH_SIZE)))
 

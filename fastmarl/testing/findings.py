@@ -41,7 +41,7 @@ class MaskFindings:
         self._by_info: dict[Any, bool] = {}  # agent -> True if its first info had a mask
 
     def look_at(self, agent: Any, action_space: gym.Space, observation: Any, info: Any, *, acts: bool) -> None:
-        """Check the masks returned with an observation; a mask may exclude all actions if the agent does not act."""
+        """Check the masks returned with an observation. A mask may exclude all actions if the agent does not act."""
         masks = masks_in(observation, info)
         sizes = choices_of(action_space)
         unread = [key for key in MASK_KEYS if key != MASK and isinstance(info, Mapping) and key in info]
@@ -64,7 +64,7 @@ class MaskFindings:
                        agent, "gaps")  # fmt: skip
 
     def _fits(self, agent: Any, where: str, row: np.ndarray, sizes: list[int]) -> bool:
-        """Return True if a mask can be read. Masks in observations are compared with their space elsewhere."""
+        """Return whether a mask can be read. Masks in observations are compared with their space elsewhere."""
         problem = size_problem(row.size, sizes)
         if problem is None and row.dtype.kind not in "fiub":
             problem = f"holds {row.tolist()[0]!r:.200}, expected numbers or bools"
@@ -82,10 +82,10 @@ class MaskFindings:
 
 
 class StateFindings:
-    """Notes states rejected by a runner when it calls `state()`, which it does only with `record_env_state=True`.
+    """Notes results of `state()` that a runner would reject; it only calls `state()` with `record_env_state=True`.
 
     Args:
-        env: An env or a batch; without a `state()`, nothing is noted.
+        env: An env or a batch; nothing is noted if it has no `state()`.
         findings: Receives notes.
     """
 
@@ -122,7 +122,7 @@ class StateFindings:
 
 
 class PettingZooRules:
-    """Notes behaviour handled by our adapters but not by the PettingZoo loop or other libraries.
+    """Notes behaviour that our adapters handle, but not the PettingZoo loop or other libraries.
 
     Args:
         env: Any env; nothing is noted unless it is a PettingZoo env.
@@ -135,12 +135,12 @@ class PettingZooRules:
         self._before: list[Any] = []
 
     def begin_step(self) -> None:
-        """Store which agents take part before a step."""
+        """Record which agents take part before a step."""
         if self._env is not None:
             self._before = list(self._env.agents)
 
     def look_at(self, terminateds: dict, truncateds: dict) -> None:
-        """Check which agents left, and which should have left, in the step that returned these flags."""
+        """Check which agents left in the step that returned these flags, and which should have left."""
         if self._env is None:
             return
         now = list(self._env.agents)

@@ -18,7 +18,7 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.testing")
 class ClockEnv(MultiAgentEnv):
-    """Observations are the env steps since the reset; subclasses choose the observed, rewarded and terminated agents.
+    """Observations count the env steps since the reset; subclasses choose the observed, rewarded and terminated agents.
 
     Args:
         agents: Ids of the agents.
@@ -96,8 +96,9 @@ class DyingAgentsEnv(ClockEnv):
     """Agents come and go by a script; each receives a reward of 1 for every action.
 
     Args:
-        stays: Agent -> [(first, last), ...]: env steps of the first and last observation of each stay. The agent
-            terminates at the last one; for a stay that outlasts the episode, `last` is beyond its end.
+        stays: Agent id -> list of (first, last), the env steps of the first and last observation of each stay. The
+            agent terminates at the last one; for a stay that outlasts the episode, `last` is beyond the end of the
+            episode.
         episode_length: See `ClockEnv`.
         obs_size: See `ClockEnv`.
     """
@@ -122,7 +123,7 @@ class ScriptedEnv(MultiAgentEnv):
     """Plays back scripted results of reset() and step() in a loop.
 
     Args:
-        script: Pairs (observations, infos) for resets, five dicts for steps. reset() skips to the next pair.
+        script: Pairs (observations, infos) for resets, tuples of five dicts for steps. reset() skips to the next pair.
         observation_space: Observation space of every agent.
         action_space: Action space of every agent.
 
@@ -187,7 +188,7 @@ class ReusingEnv(MultiAgentEnv):
         return env_spaces(self.env, agent_id)[1]
 
     def _private(self, result: Any) -> Any:
-        """Copy the values returned by the env and overwrite everything returned before."""
+        """Overwrite everything returned before, and return a copy of the values from the env."""
         self._calls += 1
         for array in self._returned:
             self._overwrite(array)

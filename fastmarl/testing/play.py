@@ -1,4 +1,4 @@
-"""Plays an environment with random actions for `check_env()` and inspects everything it returns."""
+"""Player of an environment with random actions for `check_env()`, which inspects everything that it returns."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AnyPlay:
         self.env_steps = self.agent_steps = self.episodes = 0
 
     def _answer(self, call: str, env_t: int, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of a call of `reset()` or `step()` that leads to `env_t`."""
+        """Call `reset()` or `step()`, which leads to `env_t`, and return the result; an error becomes a finding."""
         try:
             return getattr(self._env, call)(*args, **kwargs)
         except (Exception, SystemExit) as raised:
@@ -108,7 +108,7 @@ class Play(AnyPlay):
         return True
 
     def play(self, steps: int) -> None:
-        """Play episodes until `steps` steps are made, then repeat the first steps."""
+        """Play episodes for a total of `steps` steps, then repeat the first steps."""
         self._prepare()
         self._reset(seed=self._seed)
         while True:
@@ -129,7 +129,7 @@ class Play(AnyPlay):
         look_for_differences(self._env, self._findings, self._seed, self._trace)
 
     def compare(self, other: Any) -> None:
-        """Repeat the first steps in another env made in the same way, provided that this env repeats them."""
+        """Repeat the first steps in another env made in the same way, if this env has repeated them correctly."""
         if self._trace and not any(finding.kind == "seed" for finding in self._findings.problems.values()):
             look_at_another(other, self._findings, self._seed, self._trace)
 
@@ -177,7 +177,7 @@ class Play(AnyPlay):
         self._look_at_infos(infos)
 
     def _step(self) -> bool:
-        """Make a step; returns True if the episode is over."""
+        """Make a step and return whether the episode is over."""
         actions = {agent: random_action(self._spaces[agent][1], mask) for agent, mask in self._acting.items()}
         private = deepcopy(actions)
         self._env_t += 1

@@ -1,4 +1,4 @@
-"""Replays an environment with the same seed and actions, to find differences that should not occur."""
+"""Replays of an environment with the same seed and actions, to find differences that should not occur."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def look_for_differences(env: Any, findings: Findings, seed: int, trace: Sequenc
     Args:
         env, findings: The played env, and the receiver of problems and notes.
         seed: Seed of the reset before the steps.
-        trace: Actions (None for the reset), and copies of their results without infos.
+        trace: List of (actions or None for the reset, copy of the results without infos).
     """
     findings.episode = 0
     first_difference = partial(_first_difference, env, seed, trace)

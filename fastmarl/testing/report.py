@@ -1,4 +1,4 @@
-"""The report of `check_env()`, and its form in a terminal."""
+"""The report of `check_env()`, and its format in a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Finding:
     """A finding, with its first occurrence and the number of occurrences.
 
     Attributes:
-        env_t: Env steps since the reset of that episode; None if not found while playing.
+        env_t: Env steps since the reset of that episode, or None if not found while playing.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Report:
 
     Attributes:
         env: Class name of the env.
-        problems: Findings rejected by a runner, or violations of declared env properties.
+        problems: Findings that a runner would reject, or violations of declared env properties.
         notes: Findings that are allowed but often unintended.
         agents: Ids of the observed agents.
         env_steps: Number of env steps.
@@ -132,12 +132,12 @@ def _count(n: int, noun: str) -> str:
 
 
 def location_of(error: BaseException) -> str:
-    """Return the file and line of `own_frame()`."""
+    """Return the file and line of `own_frame()` as text."""
     frame = own_frame(error)
     return f"{frame.filename}:{frame.lineno}"
 
 
 def own_frame(error: BaseException) -> traceback.FrameSummary:
-    """Return the last call in user code that led to an exception, possibly raised in a library."""
+    """Return the last call in user code that led to an exception, which a library may have raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return ([frame for frame in frames if not frame.filename.startswith(LIBRARIES)] or frames)[-1]

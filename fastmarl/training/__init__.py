@@ -1,4 +1,4 @@
-"""Training runs that survive crashes and interrupts: the loop with its checkpoints, and the run directory."""
+"""Training runs that survive crashes and interrupts: the loop with checkpoints, and the run directory."""
 
 from fastmarl.training.algorithm import Algorithm as Algorithm
 from fastmarl.training.algorithm import agents_of as agents_of

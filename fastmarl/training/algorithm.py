@@ -26,10 +26,10 @@ class Learner(Protocol):
     """Trains the modules of a runner in place."""
 
     def learn(self, episodes: list[Any]) -> Mapping[str, Any]:
-        """Update the modules; returns statistics for the learning curve."""
+        """Update the modules; return statistics for the learning curve."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return all learner state not saved by the runner."""
+        """Return all learner state that the runner does not save."""
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state returned by `get_state()`."""
@@ -42,11 +42,11 @@ class Algorithm:
 
     Args:
         name: File name in examples/, without the suffix.
-        help: Line for `fastmarl train --help`.
+        help: Description for `fastmarl train --help`.
         defaults: Defaults of the options "env", "env_config", "steps", "num_envs", "gamma", "lr", "hiddens" and
             "reward_scale".
-        make_config: Function options -> config of the runner.
-        make_learner: Function (runner, options, number of updates) -> learner.
+        make_config: Function that returns the runner config for the options.
+        make_learner: Function that takes (runner, options, number of updates) and returns the learner.
         add_arguments: Function that adds algorithm-specific options to a parser or argument group.
         takes_policies: True if the algorithm can train several policies.
         takes_module: True if users can replace the network.
@@ -62,7 +62,7 @@ class Algorithm:
     takes_module: bool = True
 
     def check(self, args: Namespace) -> None:
-        """Make a runner with one env and its learner and drop them, to detect spaces not supported by the algorithm.
+        """Check that the algorithm supports the environment, by creating a runner with one env, and its learner.
 
         Raises:
             FastmarlError: If the algorithm cannot train in this environment with these options.
@@ -71,7 +71,7 @@ class Algorithm:
             self.make_learner(runner, args, 1)
 
     def make_runner(self, config: EnvRunnerConfig) -> MultiAgentEnvRunner:
-        """Make the runner of a run.
+        """Create the runner of a run.
 
         Args:
             config: Result of `make_config()`.
@@ -106,8 +106,8 @@ def agents_of(env: Any) -> list[Hashable]:
 def linear_schedule(optimizer: torch.optim.Optimizer, num_updates: int) -> torch.optim.lr_scheduler.LambdaLR:
     """Return a schedule that lowers the learning rate linearly to a fiftieth.
 
-    The rate depends only on the update index, so a run resumed with more steps continues as if it had them from the
-    start.
+    The rate depends only on the update index, so a run that is resumed with more steps continues as if it had been
+    started with them.
 
     Args:
         optimizer: Optimizer with the learning rate of the first update.
@@ -130,7 +130,7 @@ def load_states(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
 
     Args:
         parts: Name -> object with `load_state_dict()`, as for `states_of()`.
-        state: Name -> state.
+        state: Name -> state, as returned by `states_of()`.
 
     Raises:
         CheckpointError: If the state has other names or does not match.

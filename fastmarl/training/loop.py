@@ -31,7 +31,7 @@ class Progress:
     """Progress of a run.
 
     Attributes:
-        env_steps: Number of env steps made.
+        env_steps: Number of env steps taken.
         total: Number of env steps of the complete run.
         steps_per_second: Env steps per second since this process began to train.
         mean_return: Mean return of the last 100 episodes.
@@ -53,9 +53,9 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        env_steps: Number of env steps made.
-        checkpoint: The last checkpoint.
-        signal: Number of the signal that interrupted the run; None if it is finished.
+        env_steps: Number of env steps taken.
+        checkpoint: Path of the last checkpoint.
+        signal: Number of the signal that interrupted the run; None if the run is finished.
     """
 
     env_steps: int
@@ -76,19 +76,19 @@ def train(
     evaluate: Callable[[MultiAgentEnvRunner], Mapping[str, Any]] = lambda runner: {},
     warn: Callable[[str], None] = print,
 ) -> Outcome:
-    """Train to the end or until a signal, upon which the current update is finished and saved.
+    """Train until the end of the run or until a signal; after a signal, finish the current update and save it.
 
     Args:
         algorithm: The algorithm.
         args: All options, including those of the algorithm.
         folder: Directory of the run.
-        resume: Continue from the latest checkpoint instead of starting.
+        resume: True to continue from the latest checkpoint instead of starting a run.
         on_resumed: Function called after the checkpoint is loaded and the curve is found to match.
         signal: Function that returns the number of a signal to stop for, or None.
         on_progress: Function called about a hundred times per run.
-        on_metrics: Function that receives the env step and values of each row of the learning curve.
-        evaluate: Function that receives the runner and returns metrics, stored in the learning curve as "evaluation";
-            called every `args.evaluate_every` env steps.
+        on_metrics: Function that receives the env step and the values of each row in the learning curve.
+        evaluate: Function that receives the runner and returns metrics for the learning curve, which are stored under
+            "evaluation". It is called every `args.evaluate_every` env steps.
         warn: Function that receives messages about non-fatal problems.
 
     Raises:
@@ -207,9 +207,9 @@ class _Loop:
         return {name: metrics[name] for name in names}
 
     def _is_exact(self) -> bool:
-        """Return True if a run resumed from here is bit-identical.
+        """Return True if a run resumed from the current state would be bit-identical.
 
-        This needs the states of environments in the middle of an episode.
+        In the middle of an episode, this requires environments that can save their state.
         """
         if self._is_at_start:
             return True
@@ -255,8 +255,8 @@ class _Loop:
     def _save_runner(self, path: Path) -> None:
         """Save the runner.
 
-        The seed of a reset depends on the reset count. Episodes that were only reset are therefore saved as not yet
-        reset, so that environments without a saved state restart them with the same seed.
+        The seed of a reset depends on the reset count. Episodes without any step are therefore saved as not yet reset,
+        so that environments that cannot save their state restart them with the same seed.
         """
         state = self._runner.get_state()
         if self._is_at_start and not state["running_episodes"]:
@@ -283,7 +283,7 @@ class _Loop:
 
 
 def _without_trace(evaluate: Callable[[Any], Mapping[str, Any]], runner: MultiAgentEnvRunner) -> Mapping[str, Any]:
-    """Evaluate and restore the global random generators, so that training continues as without it."""
+    """Evaluate, then restore the global random generators, so that training continues as if not evaluated."""
     generators = _random_state()
     try:
         return evaluate(runner)

@@ -41,10 +41,10 @@ OPTIONS = {"env": str, "env_config": dict, "module": list, "steps": int}  # need
 
 
 class RunFolder:
-    """The directory of an existing or new run; one process at a time can lock it.
+    """The directory of a new or existing run, which a single process at a time can lock.
 
     Args:
-        path: Path of the directory, which exists.
+        path: Path of the directory.
     """
 
     def __init__(self, path: Path):
@@ -56,9 +56,9 @@ class RunFolder:
         """Create and lock the directory of a new run.
 
         Args:
-            path: Path of the directory; None: runs/NAME-DATE-TIME.
+            path: Path of the directory; None for runs/NAME-DATE-TIME.
             name: Name of the run.
-            overwrite: Remove an existing run from the directory; files not written by a run are kept.
+            overwrite: True to remove an existing run from the directory; files not written by a run are kept.
 
         Raises:
             ConfigError: If the directory contains a run, or links with the names of run files, or cannot be created or
@@ -88,7 +88,7 @@ class RunFolder:
         return shlex.quote(os.fspath(self.path))
 
     def has_progress(self) -> bool:
-        """Return True if the run has made progress, so that the curve has a row."""
+        """Return True if the run has made progress, which means that the learning curve has a row."""
         curve = self.path / CURVE
         return curve.exists() and len(read_file(curve).splitlines()) > 1
 
@@ -101,7 +101,7 @@ class RunFolder:
             self.path.rmdir()
 
     def lock(self) -> None:
-        """Lock the directory against other processes until this one exits or calls `unlock()`.
+        """Lock the directory against other processes until this process exits or calls `unlock()`.
 
         Raises:
             ConfigError: If another process is training in the directory, or the directory is not writable.
@@ -129,10 +129,9 @@ class RunFolder:
             self._lock = None
 
     def check_files(self) -> None:
-        """Raise ConfigError for a link, pipe, device or socket with the name of a file that training reads or writes.
+        """Raise ConfigError if a link, pipe, device or socket has the name of a file that training reads or writes.
 
-        The directory may be untrusted: a link could point to any file of the user, and opening a pipe could block
-        forever.
+        The directory may be untrusted: a link could point to any user file, and opening a pipe could block forever.
         """
         for each in self._of_runs():
             mode = each.lstat().st_mode
@@ -155,7 +154,7 @@ class RunFolder:
         """Write the options to run.json.
 
         Raises:
-            ConfigError: If it cannot be written.
+            ConfigError: If the file cannot be written.
         """
         try:
             started = self.description()["started"]
@@ -173,7 +172,7 @@ class RunFolder:
         """Read run.json.
 
         Raises:
-            CheckpointError: If it is missing or damaged.
+            CheckpointError: If the file is missing or damaged.
         """
         file = self.path / RUN_FILE
         try:
@@ -207,9 +206,9 @@ class RunFolder:
         """Write a checkpoint atomically, and remove all but the last two.
 
         Args:
-            env_steps: Number of env steps, used as the checkpoint name. An existing checkpoint is kept.
+            env_steps: Number of env steps, which becomes part of the name. An existing checkpoint is kept.
             write: Function that writes the runner part to a directory.
-            learner: Plain data of the learner.
+            learner: Learner state as plain data.
 
         Returns:
             Path of the checkpoint.
@@ -273,7 +272,7 @@ class RunFolder:
         raise AssertionError
 
     def _remove(self, checkpoint: Path) -> None:
-        """Remove a checkpoint, renaming it first so that a partial one is never found."""
+        """Remove a checkpoint, renaming it first so that no partial checkpoint is ever found."""
         aside = self._aside(checkpoint)
         os.rename(checkpoint, aside)
         _delete(aside)
@@ -300,7 +299,7 @@ class RunFolder:
 
 
 def steps_of(path: Path) -> int | None:
-    """Return the number of env steps in a checkpoint name (0 if it has none), or None for other paths."""
+    """Return the number of env steps in the name of a checkpoint (0 without a number), or None for other paths."""
     match = _CHECKPOINT.fullmatch(path.name)
     return int(match[1] or 0) if match and (path / STATE_FILE).is_file() else None
 
@@ -313,13 +312,13 @@ def checkpoint_in(path: Path) -> Path:
 
 
 def run_of(path: Path) -> RunFolder | None:
-    """Return the run of this run directory or checkpoint; None for other paths."""
+    """Return the run that a run directory or checkpoint belongs to, or None for other paths."""
     path = path.absolute()
     return next((RunFolder(each) for each in (path, path.parent) if (each / RUN_FILE).exists()), None)
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the run directories in a directory, latest first; empty if it is a checkpoint."""
+    """Return the run directories in a directory, latest first; an empty list if `path` is a checkpoint."""
     if (path / STATE_FILE).exists():
         return []
     files = path.glob(f"*/{RUN_FILE}")
@@ -327,7 +326,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _delete(path: Path) -> None:
-    """Remove a file, a directory, or a link but not its target."""
+    """Remove a file, a directory, or a link without its target."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
@@ -341,6 +340,6 @@ def _sync(path: Path) -> None:
 
 
 def _unused(path: Path) -> Path:
-    """Return the path, with a number appended if it exists."""
+    """Return `path`, with a number appended if it already exists."""
     paths = [path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 1000))]
     return next(each for each in paths if not each.exists())

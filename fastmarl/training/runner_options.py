@@ -1,4 +1,4 @@
-"""Options of a training run that define its runner: environment, policies, networks."""
+"""The options of a training run that define its runner: environment, policies and networks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def runner_options(args: Namespace) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PolicyMapping:
-    """A policy mapping function that looks agent ids up as text."""
+    """A policy mapping function that looks up agent ids by their text."""
 
     policy_of: Mapping[str, str]
 
@@ -101,7 +101,7 @@ def _policy_mapping(given: list[str], agents: list[str]) -> PolicyMapping:
 
 
 def _networks(given: list[str], ids: list[str]) -> dict[str, RLModuleSpec]:
-    """Return module id -> network spec; an entry without a policy applies to all policies."""
+    """Return {module id: network spec}; an entry without a policy name applies to all policies."""
     specs: dict[str, RLModuleSpec] = {}
     for text in given:
         policy, sign, name = text.rpartition("=")
@@ -123,7 +123,7 @@ def _networks(given: list[str], ids: list[str]) -> dict[str, RLModuleSpec]:
 
 @dataclass(frozen=True)
 class OwnNetwork:
-    """Creates a user network: RLModule classes with the arguments of RLlib, others with spaces and model_config."""
+    """Creates a user network: RLModules with the arguments of RLlib, all others with the spaces and `model_config`."""
 
     make: Callable[..., torch.nn.Module]
     name: str

@@ -27,20 +27,21 @@ NOTHING = -1
 
 
 class AgentEpisodeTable:
-    """A table of agent episodes, in order of the chunks and, within each, of first appearance of the agents.
+    """Table of agent episodes, ordered by chunk and, within each chunk, by first appearance of the agent.
 
     Args:
         chunks: See `in_numbers()`.
-        with_waiting: Include agents waiting after an action on their first observation; these have no steps.
+        with_waiting: Include agents that acted on their first observation and still wait for the next one; these have
+            no steps.
 
     Attributes:
         agent_ids, episode_ids: Lists, indexed by S.
-        own_ids: List, indexed by S, of agent episode ids; None if derived from the other two ids.
+        own_ids: List of agent episode ids, indexed by S; None where the id is derived from the other two ids.
         numbers: int64 [S, 10]. MODULE, SOURCE and CHUNK are indices; MODULE is NOTHING until `modules()` resolves it.
             For rows outside of blocks, COUNT is the number of observations, and ROW, FINAL and END_ENV_T are NOTHING.
         length_S: Number of steps after the lookback, int64; 0 for waiting agents, and for episodes built by hand
             without steps.
-        sources: Location of the columns, by SOURCE; each block occurs once.
+        sources: Objects that contain the columns, indexed by SOURCE; each block occurs once.
         others: Indices of all agent episodes except waiting agents without steps.
     """
 
@@ -85,11 +86,11 @@ class AgentEpisodeTable:
 
     @property
     def module_ids(self) -> list[str]:
-        """Module ids by their index in the table."""
+        """Module ids, indexed by module index."""
         return list(self._index_of_module)
 
     def modules(self, chosen: np.ndarray) -> np.ndarray:
-        """Return the module indices of these agent episodes, int64 [s], asking the chunks for unknown ones."""
+        """Return the module indices of these agent episodes, int64 [s], looking up unknown ones in the chunks."""
         unknown = chosen[self.numbers[chosen, MODULE] == NOTHING]
         self.numbers[unknown, MODULE] = [
             self._module(self._built[chunk].module_for(self.agent_ids[s]))
@@ -98,7 +99,7 @@ class AgentEpisodeTable:
         return self.numbers[chosen, MODULE]
 
     def by_module(self) -> dict[str, np.ndarray]:
-        """Return module id -> its agent episodes with steps, int64 [s]; modules are in order of appearance."""
+        """Return module id -> indices of its agent episodes with steps, int64 [s]; modules in order of appearance."""
         if self._built:
             self.modules(np.flatnonzero(self.length_S))
         module_ids = self.module_ids
@@ -167,7 +168,7 @@ class AgentEpisodeTable:
 
 
 def _waiting_in(episode: MultiAgentEpisode) -> list[SingleAgentEpisode]:
-    """Return the waiting agents without steps of a built chunk; a chunk that was copied or sliced has none."""
+    """Return the episodes of waiting agents without steps in a built chunk; [] for a copied or sliced chunk."""
     if (lanes := episode.chunk.lanes) is None:
         return []
     observed = lanes.agent_episodes(of_all=True)

@@ -82,7 +82,7 @@ def add_aligned_n_step_returns(
         values: Values of every env step, see `add_aligned_gae()`.
         n_step: Number of steps, 1 or more; fewer at the end of a trajectory.
         gamma: Discount factor, in [0, 1].
-        rewards: Rewards [T, E, A] used instead of the rewards in the batch, such as from `TeamRewards`.
+        rewards: Rewards [T, E, A] to use instead of the rewards in the batch, for example from `TeamRewards`.
     """
     _check_factor("gamma", gamma)
     steps = _AlignedSteps(batch, values, batch[Columns.REWARDS] if rewards is None else rewards)
@@ -113,7 +113,7 @@ class _AlignedSteps:
         self.rewards = _checked(rewards[t, e, a], len(t), "rewards")
 
     def spread(self, flat: np.ndarray) -> np.ndarray:
-        """Spread numbers [n] to float32 [T, E, A], 0 if inactive."""
+        """Scatter numbers [n] into a float32 array [T, E, A], with 0 where agents are inactive."""
         e, a, t = self._places
         column = np.zeros(self._shape, np.float32)
         column[t, e, a] = flat
@@ -219,8 +219,7 @@ def _values_and_last(
 
 
 def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = None) -> None:
-    """Add "returns_to_go", float32 [n], discounted rewards from each step on, to the batch of a module from
-    `columns()`.
+    """Add "returns_to_go", float32 [n], to the batch of a module from `columns()`: discounted rewards from each step.
 
     Args:
         batch: Batch of a module.
@@ -238,7 +237,7 @@ def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = 
 
 
 def _trajectories(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rewards (float64 [n]), steps of each trajectory (int64 [s]), and whether it terminated (bool [s])."""
+    """Return rewards (float64 [n]), trajectory lengths (int64 [s]), and which trajectories terminated (bool [s])."""
     if not isinstance(batch, Mapping) or Columns.SEQ_LENS not in batch:
         found = f"a dict of {list(batch)}" if isinstance(batch, Mapping) else f"a {type(batch).__qualname__}"
         raise BatchError(f"expected one module's batch, such as columns(episodes)['p0'], got {found}")

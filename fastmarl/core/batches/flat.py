@@ -16,13 +16,13 @@ def columns(
 ) -> dict[str, Batch]:
     """Convert episodes to flat columns per module, one trajectory after another, without lookbacks.
 
-    A trajectory is an agent episode. Trajectories are in order of the episodes and, within each, of first appearance of
-    the agents. For n steps of s trajectories, the batch of a module has these columns:
+    A trajectory is an agent episode. Trajectories are ordered by episode and, within each episode, by first appearance
+    of the agent. For n steps of s trajectories, the batch of a module has these columns:
 
     - "obs", "actions" [n, ...], nested like their spaces; "rewards" float64 [n].
     - "terminateds", "truncateds": bool [n], True at the last step of trajectories that ended this way. A trajectory
       with neither was cut.
-    - each of `outputs` [n, ...], and "action_mask" [n, choices] if masks were recorded apart from observations.
+    - each of `outputs` [n, ...], and "action_mask" [n, choices] if masks were recorded separately from observations.
     - "seq_lens": int64 [s], number of steps of each trajectory.
     - "final_obs" [s, ...]: the observation after the last step of each trajectory.
     - "eps_id", "agent_id": object [s].

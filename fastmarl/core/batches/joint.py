@@ -28,7 +28,7 @@ from fastmarl.core.spaces.structs import map_struct
 AgentID = Hashable
 Groups = Mapping[str, Sequence[AgentID]] | Callable[[AgentID, MultiAgentEpisode], str | None]
 Members = dict[str, np.ndarray]
-"""Group -> its agents in order of their slots, padded with None: object [E, A], or [1, A] if equal in all chunks."""
+"""Group -> its agents in slot order, padded with None: object [E, A], or [1, A] if they are the same in all chunks."""
 
 
 def members_of(
@@ -37,7 +37,7 @@ def members_of(
     groups: Groups | None,
     agents: Sequence[AgentID] | None,
 ) -> Members:
-    """Return the agents of each group. Arguments are as in `aligned()`; the table contains the agent episodes."""
+    """Return the agents of each group. Arguments are as in `aligned()`; `table` contains the agent episodes."""
     if isinstance(groups, Mapping):
         if agents is not None:
             raise BatchError("groups given as a dict have their agents in order; leave `agents` out")
@@ -61,7 +61,7 @@ def members_of(
 
 
 def _check_all(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> None:
-    """Raise BatchError if an agent with steps is missing in `agents`, because its steps would be lost."""
+    """Raise BatchError if an agent with steps is missing from `agents`, because its steps would be lost."""
     acted = dict.fromkeys(table.agent_ids[s] for s in np.flatnonzero(table.length_S).tolist())
     for agent_id in agents:
         acted.pop(agent_id, None)
@@ -96,7 +96,7 @@ def in_slots(
     Agent episodes of the same module are adjacent, so that data in the same block is read together.
 
     Args:
-        by_module: True if groups are modules, each of which keeps only its agent episodes.
+        by_module: True if each group is a module, which then gets only the agent episodes mapped to it.
     """
     wanted = dict.fromkeys(agent_id for ids_EA in members.values() for agent_id in ids_EA.ravel().tolist())
     wanted.pop(None, None)
@@ -143,8 +143,9 @@ def aligned(
     - "terminateds", "truncateds": bool [T, E, A], True at the last action of an agent if it ended this way.
     - "next_t": int64 [T, E, A], the row in which the next observation of the agent arrived, up to T.
     - "final_obs" [E, A, ...]: the last observation of each agent; "final_t": int64 [E, A], the row in which it arrived.
-      If that is before "seq_lens", the agent has finished or waits: it has acted on this observation, and the step will
-      be in a later chunk. This includes agents without a step in the chunk, unless it was copied, sliced or joined.
+      If that row is before "seq_lens", the agent has finished or is waiting: it has acted on this observation, and the
+      step will be in a later chunk. Agents without a step in the chunk are included, unless the chunk was copied,
+      sliced or joined.
       "final_action_mask" [E, A, choices]: the mask of that observation, if there is an "action_mask".
     - "continues": bool [E, A], True if the agent has a last observation and has not terminated, so its value counts.
     - "env_state" [T + 1, E, ...], if the chunks have env states: the states of all rows and of the step after the last.
@@ -156,7 +157,7 @@ def aligned(
         episodes: Chunks as returned by `sample()`.
         groups: Group -> agents in order of their slots; or a function `(agent_id, episode) -> group`, which returns
             None to leave an agent out; or None for one group per module.
-        agents: All agents, in the order in which slots are assigned unless `groups` is a dict. None means in order of
+        agents: All agents, in the order in which slots are assigned unless `groups` is a dict. None means the order of
             appearance in `episodes`, which may differ from call to call.
         outputs: Names of recorded outputs. None means all outputs common to the agents of the group, except "state_in",
             "state_out", and names of other columns.
@@ -166,7 +167,7 @@ def aligned(
 
     Raises:
         BatchError: If agents of a group have different spaces, an output was not recorded, an agent with steps is
-            missing in `agents`, or env states differ in form or exist in only some of the chunks.
+            missing from `agents`, or env states differ in form or exist in only some of the chunks.
     """
     episodes, outputs = list(episodes), names_of(outputs)
     chunks = [*in_numbers(episodes)]
@@ -208,7 +209,7 @@ class _Team:
     """The trajectories of a group.
 
     Args:
-        table: Table of agent episodes.
+        table: The table that `place_S` indexes.
         ids_EA: See `Members`.
         episodes: The chunks.
         place_S, chunk_S, slot_S: Table index, chunk and slot of each agent episode of the group, int64.
@@ -288,7 +289,7 @@ def _last_columns(team: _Team, first_E: np.ndarray) -> Batch:
 
 
 def _last_masks(team: _Team, continues_EA: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Return the masks that came with the last observations in infos, [E, A, choices]; True where masks are missing."""
+    """Return the masks in the infos of last observations, [E, A, choices]; True for continuing agents without one."""
     masks = np.zeros((*continues_EA.shape, *like.shape[3:]), like.dtype)
     masks[continues_EA] = True
     ids_EA = np.broadcast_to(team.ids_EA, continues_EA.shape)
@@ -318,11 +319,11 @@ def _last_info(agent_episode: SingleAgentEpisode) -> dict[str, Any]:
 
 
 class _Spread:
-    """Puts items at entries of an array that is 0 elsewhere.
+    """Scatters items into an array that is 0 elsewhere.
 
     Args:
         shape: Shape of the array, without the item axes.
-        entry_N: Entry of each item, int64 [n], as a flat index into `shape`; without duplicates.
+        entry_N: Flat index of each item in an array of this shape, int64 [n], without duplicates.
     """
 
     def __init__(self, shape: tuple[int, ...], entry_N: np.ndarray):
@@ -335,11 +336,11 @@ class _Spread:
         self._empty = np.flatnonzero(~self._is_filled)
 
     def __call__(self, leaf: np.ndarray) -> np.ndarray:
-        """Spread [n, ...] to [*shape, ...], as a copy."""
+        """Scatter items [n, ...] into a new array [*shape, ...]."""
         return self._finished(leaf.take(self._item_of_entry, 0))
 
     def read(self, trajectories: Trajectories, names: Collection[str], steps: np.ndarray) -> Batch:
-        """Read columns of the items, which are these steps, and spread them."""
+        """Read these columns at `steps`, with one step per item, and scatter them."""
         if trajectories.is_one_run:
             columns = trajectories.read_all(names, steps.take(self._item_of_entry))
             return {name: map_struct(self._finished, column) for name, column in columns.items()}
@@ -351,7 +352,7 @@ class _Spread:
         return self._is_filled.reshape(self._shape)
 
     def _finished(self, leaf: np.ndarray) -> np.ndarray:
-        """Clear the empty entries of [entries, ...], and reshape it to [*shape, ...]."""
+        """Clear the empty entries of an array [entries, ...], and reshape it to [*shape, ...]."""
         leaf[self._empty] = np.zeros((), leaf.dtype)
         return leaf.reshape(*self._shape, *leaf.shape[1:])
 

@@ -28,7 +28,7 @@ def sequences(
 ) -> dict[str, Batch]:
     """Convert episodes to b sequences per module, of T = burn_in + max_seq_len steps each, zero-padded at the end.
 
-    Each trajectory is cut into sequences of `max_seq_len` agent steps, of which the last may be shorter. They are in
+    Each trajectory is cut into sequences of `max_seq_len` agent steps; the last one may be shorter. Sequences are in
     the order of `columns()`. Each sequence is preceded by up to `burn_in` earlier steps, as far as the chunk and its
     lookback reach; these warm up the recurrent state and are excluded from the loss.
 
@@ -47,7 +47,7 @@ def sequences(
         burn_in: Maximum number of burn-in steps.
         outputs: Names of recorded outputs. None means all except "state_in", "state_out", and names of other columns.
         extra_columns: Module id -> name -> array [n, ...] (or nested arrays) with the rows of `columns(episodes)`, such
-            as advantages. They are 0 in a lookback.
+            as advantages. Their values in a lookback are 0.
 
     Returns:
         Module id -> name -> column.
@@ -92,7 +92,7 @@ class _Cuts:
         return self.first_B + self.length_B - 1
 
     def zero_padding(self, leaf: np.ndarray) -> np.ndarray:
-        """Zero the padding of [B * T, ...], and reshape it to [B, T, ...]."""
+        """Zero the padding of an array [B * T, ...], and reshape it to [B, T, ...]."""
         leaf[self.padding] = 0
         return leaf.reshape(*self.step_BT.shape, *leaf.shape[1:])
 
@@ -148,7 +148,7 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
 
 
 def _extra(trajectories: Trajectories, cuts: _Cuts, name: str, column: Any) -> Any:
-    """Cut a flat column into the same sequences as the recorded ones."""
+    """Cut a flat column into the same sequences as the recorded columns."""
     n = int(trajectories.length_S.sum())
     before_S = np.cumsum(trajectories.length_S) - trajectories.length_S
     row_BT = cuts.step_BT + (before_S - trajectories.first_S)[cuts.trajectory_B][:, None]

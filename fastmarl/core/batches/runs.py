@@ -1,4 +1,4 @@
-"""Access to the columns of trajectories, in a block or in separate arrays.
+"""Access to trajectory columns, which are stored in a block or in separate arrays.
 
 Axes in names: S trajectory, N step.
 """
@@ -26,7 +26,8 @@ class BlockRun:
 
     Attributes:
         rows: Index of each step in the columns, int64 [N].
-        last_row_S: Index of the last observation of each trajectory, int64; unused if it has a final one.
+        last_row_S: Index of the last observation of each trajectory, int64; unused for trajectories with a
+            final observation.
     """
 
     def __init__(self, block: Block, numbers: np.ndarray):
@@ -51,14 +52,14 @@ class BlockRun:
         return self._block.recorded_rewards(raw)
 
     def output(self, name: Any) -> Any:
-        """Return an output of any name, even if another column has the same name."""
+        """Return a module output, even if it is named like another column."""
         return self._block.output(name)
 
     def env_ts(self) -> np.ndarray:
         return self._block.env_t_R
 
     def final_observations(self) -> Any:
-        """Return the final observations, indexed by FINAL of the table."""
+        """Return the final observations, indexed by the FINAL column of the table."""
         return self._block.layout.nest(list(self._block.final_obs))
 
 

@@ -1,4 +1,4 @@
-"""Joint observations of a team, and its rewards on a common clock.
+"""Joint observations of a team, and its rewards per env step.
 
 Axes in names: T env step, E chunk, A slot of the agent in its group.
 """
@@ -16,9 +16,9 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 def with_final_obs(batch: Batch) -> Any:
-    """Return "obs" with the last observations in the rows in which they arrived: [T + 1, E, A, ...], copied.
+    """Return a copy of "obs" that includes last observations, in the rows in which they arrived: [T + 1, E, A, ...].
 
-    Observations of terminated agents are omitted: they are zeros, as for all agents not acting at an env step.
+    Final observations of terminated agents are omitted; their entries are 0, as for all agents that do not act.
 
     Args:
         batch: Batch of a group from `aligned()`.
@@ -36,7 +36,7 @@ def with_final_obs(batch: Batch) -> Any:
 
 
 def rewards_by_arrival(batch: Batch) -> np.ndarray:
-    """Return the rewards of the team by the row in which they were complete, float64 [T + 1, E].
+    """Return the team reward of each row, float64 [T + 1, E]: the sum of the agent rewards completed in that row.
 
     A reward is recorded with the action of the agent and sums everything received until its next observation, so it is
     complete when that observation arrives.
@@ -58,12 +58,12 @@ def rewards_by_arrival(batch: Batch) -> np.ndarray:
 class TeamRewards:
     """Replaces rewards by team rewards, where each agent receives the sum over all agents.
 
-    The reward of an agent for a decision is then everything completed (see `rewards_by_arrival()`) after it, up to the
-    next observation of the agent; undiscounted, since steps are counted per agent. If all agents act at every env step,
-    it is the sum of their rewards at that step. The outcome of a decision may arrive in a later call, so this object
-    remembers the team rewards received since the decisions of waiting agents. Call it once per batch, with groups given
-    as dicts, so that slots do not change. Rewards of an agent before its first observation count with its first
-    decision, and rewards of an agent that is never observed do not count.
+    For each decision, an agent receives the sum of all rewards completed (see `rewards_by_arrival()`) after it, up to
+    the next observation of the agent. The sum is undiscounted, since steps are counted per agent. If all agents act at
+    every env step, it is the sum of their rewards at that step. The outcome of a decision may arrive in a later call,
+    so this object stores the team rewards received since the decisions of waiting agents. Call it once per batch, with
+    groups given as dicts, so that slots do not change. Rewards of an agent before its first observation count with its
+    first decision, and rewards of an agent that is never observed do not count.
 
     It is saved like a module, by `state_dict()` and `load_state_dict()`.
     """
@@ -96,7 +96,7 @@ class TeamRewards:
     ) -> None:
         """Add the team rewards of earlier chunks to the decisions of agents waiting since then.
 
-        An episode may have several chunks, in order.
+        A batch may contain several chunks of an episode, in order.
         """
         active, ids = batch[Columns.ACTIVE], batch[Columns.EPS_ID].tolist()
         for chunk, slot in np.ndindex(waits.shape):
@@ -113,7 +113,7 @@ class TeamRewards:
         self._since = {key: since for key, since in self._since.items() if key[0] in running}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain lists for a checkpoint."""
+        """Return the state as plain lists, for a checkpoint."""
         keys = list(self._since)
         return {
             "episode_ids": [id_ for id_, _ in keys],
@@ -122,13 +122,13 @@ class TeamRewards:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state.
+        """Restore the stored team rewards of waiting agents.
 
         Args:
             state: Result of `state_dict()`.
 
         Raises:
-            CheckpointError: If it is anything else.
+            CheckpointError: If `state` is anything else.
         """
         try:
             keys = zip(state["episode_ids"], map(int, state["slots"]), strict=True)

@@ -1,7 +1,7 @@
 """Steps of many trajectories as one long column, read directly from the blocks that contain them.
 
 Axes in names: S trajectory (an agent episode), N step. A *step* is a transition: an observation, the action of the
-    agent, and its reward.
+agent, and its reward.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ Item = TypeVar("Item")
 
 
 class Places(NamedTuple):
-    """Location of some steps."""
+    """Location of the given steps in the runs."""
 
     rows: np.ndarray  # int64 [n], row of each step in its run
     counts: np.ndarray  # int64 [runs], number of steps in each run
 
 
 class Trajectories:
-    """Agent episodes in sequence, including their lookbacks.
+    """Agent episodes laid end to end, including their lookbacks.
 
     Args:
-        table: Table of agent episodes.
-        chosen: Indices of the agent episodes, int64 [s], each with at least one step, unless only last observations are
-            read; agent episodes in the same block should be adjacent.
+        table: The table to select from.
+        chosen: Indices of the agent episodes in the table, int64 [s]. Each must have at least one step, unless only
+            last observations are read. Agent episodes in the same block should be adjacent.
 
     Attributes:
         begin_S: Position of the first step of each trajectory, including the lookback, int64.
@@ -75,12 +75,12 @@ class Trajectories:
 
     @property
     def is_one_run(self) -> bool:
-        """True if all lie in the same block, or if there is only one trajectory."""
+        """True if all trajectories are in the same block, or if there is only one."""
         return len(self._runs) == 1
 
     @property
     def ended_S(self) -> dict[str, np.ndarray]:
-        """Per trajectory, "terminateds" and "truncateds", bool [S]."""
+        """Flags "terminateds" and "truncateds" of each trajectory, bool [S]."""
         return {name: self._done_S & flag > 0 for name, flag in FLAGS.items()}
 
     @property
@@ -107,7 +107,7 @@ class Trajectories:
 
     @cached_property
     def episode_ids(self) -> list[str | None]:
-        """Episode ids of the chunks."""
+        """Id of the multi-agent episode of each trajectory."""
         return self._of_chosen(self._table.episode_ids)
 
     def _of_chosen(self, items: list[Item]) -> list[Item]:
@@ -123,7 +123,7 @@ class Trajectories:
         return {Columns.EPS_ID: as_objects(ids), Columns.AGENT_ID: as_objects(self.agent_ids)}
 
     def output_keys(self) -> list[str]:
-        """Return the names of the outputs of any trajectory."""
+        """Return the names of all outputs that at least one trajectory has."""
         return list(dict.fromkeys(key for run in self._runs for key in run.output_keys()))
 
     def wanted_outputs(self, outputs: Collection[str] | None) -> list[Any]:
@@ -302,7 +302,7 @@ class Trajectories:
 
 
 def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
-    """Return module id -> trajectories of its agents, in order of the episodes and of first appearance."""
+    """Return module id -> trajectories of its agents, ordered by episode and by first appearance."""
     table = without_collection(AgentEpisodeTable, in_numbers(episodes))
     return {module_id: Trajectories(table, chosen) for module_id, chosen in table.by_module().items()}
 

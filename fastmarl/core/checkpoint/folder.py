@@ -43,12 +43,11 @@ def save_state(path: str | os.PathLike[str], state: Any) -> None:
         state: Any nesting of dicts, lists, tuples, str, int of any size, float, bool, None, numeric numpy arrays of any
             shape (including 0-d), and torch tensors. When loaded, numpy scalars become Python numbers and tensors
             become arrays; tensors of a dtype that numpy does not support (bfloat16) become float32. Keys of dicts are
-            strings, numbers,
-            None, or tuples of them.
+            strings, numbers, None, or tuples of them.
 
     Raises:
         CheckpointError: If a value cannot be saved; the message gives its path in the tree.
-        OSError: If the disk is full, read-only, ... In all cases an earlier checkpoint remains intact.
+        OSError: If writing fails, for example because the disk is full. An earlier checkpoint always remains intact.
     """
     arrays: list[np.ndarray] = []
     tree = _encode(state, "state", arrays)
@@ -78,7 +77,7 @@ def is_key(value: Any) -> bool:
 
 
 def stored_key(key: Any) -> Any:
-    """Return a value that represents a hashable in a checkpoint, equal in every process.
+    """Return a value that represents a hashable in a checkpoint and is the same in every process.
 
     This is the value itself if `is_key()`, and otherwise its `repr()`, without addresses and with sets in order.
     Different values may have equal representations.

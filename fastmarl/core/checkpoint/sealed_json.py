@@ -13,7 +13,7 @@ from typing import Any
 
 
 def digest(content: Any) -> str:
-    """Return the SHA-256 of plain data, which does not change when the data is written and read as JSON."""
+    """Return the SHA-256 of plain data, which is the same before and after a round trip through JSON."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -31,7 +31,7 @@ def open_file(path: Path) -> BufferedReader:
     """Open a file for reading.
 
     Raises:
-        OSError: Also for a pipe or a device, where opening or reading might block forever.
+        OSError: If it cannot be opened, or is a pipe or a device, where opening or reading might block forever.
     """
     file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -45,7 +45,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def read_file(path: Path, most_bytes: int = -1) -> bytes:
-    """Return the content of a file; raises OSError like `open_file()`, and for more than `most_bytes`."""
+    """Return the content of a file; raises OSError like `open_file()`, or if the file has over `most_bytes`."""
     with open_file(path) as file:
         if 0 <= most_bytes < os.fstat(file.fileno()).st_size:
             raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", os.fspath(path))
@@ -56,7 +56,7 @@ def read_file(path: Path, most_bytes: int = -1) -> bytes:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file atomically: it has the old or the new content, even after a crash of the machine.
+    """Replace a file atomically: it contains either the old or the new content, even after a machine crash.
 
     A killed process may leave a temporary file, `.NAME.` followed by 32 hex digits; errors and interrupts do not.
     """
@@ -79,7 +79,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def check_seal(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries without their checksum.
+    """Verify the checksum and return the other entries.
 
     Raises:
         ValueError: If the checksum does not match.

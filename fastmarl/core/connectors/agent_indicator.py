@@ -1,4 +1,4 @@
-"""Indicates to a shared network for which agent it acts."""
+"""Lets a shared network distinguish the agents that it acts for."""
 
 from collections.abc import Hashable, Sequence, Set
 from copy import deepcopy
@@ -65,7 +65,7 @@ class AgentIndicator(EnvToModuleConnector):
         return np.concatenate([obs.astype(np.float32, copy=False), indicators], axis=1)
 
     def _note(self, rows: Rows, numbers: np.ndarray) -> None:
-        """Set the positions of the agents in these rows."""
+        """Store the one-hot positions of the agents in these rows."""
         agents = rows.agents
         for i in numbers.tolist():
             agent = agents[i][1]

@@ -23,7 +23,7 @@ class Surroundings:
     """Objects that a connector may access besides its rows.
 
     Attributes:
-        episode_of: Env index -> its running episode as currently recorded; reading it takes time.
+        episode_of: Function that returns the running episode of an env index as currently recorded; this takes time.
         module: All modules of the runner.
         metrics: The metrics logger of the runner.
     """
@@ -90,7 +90,7 @@ class Rows:
 
     @property
     def is_first(self) -> np.ndarray:
-        """True for the first observation of an agent, bool [n]; data of such a lane is from an earlier agent."""
+        """True for the first observation of an agent, bool [n]; per-lane data is then still from an earlier agent."""
         if self.is_final:
             return np.zeros(len(self), bool)
         table, lanes = self._table, self.lanes
@@ -120,7 +120,7 @@ class Rows:
         return [*zip(self._table.env_L[self.lanes].tolist(), agents, strict=True)]
 
     def surroundings(self) -> Surroundings:
-        """Return the modules and metrics of the runner, and its episodes up to now.
+        """Return the modules, metrics and running episodes of the runner.
 
         Raises:
             ConfigError: If there are no episodes, because a `Policy` acts or the rows are only being recorded.
@@ -131,7 +131,7 @@ class Rows:
         return self._surroundings
 
     def error(self, i: int, problem: str) -> ObservationError:
-        """Return an error to be raised about row `i`; it names the env, agent, env step and `problem`."""
+        """Return an error about row `i`, for the caller to raise; it names the env, agent, env step and `problem`."""
         lane = int(self.lanes[i])
         env_index = int(self._table.env_L[lane])
         return ObservationError(
@@ -140,19 +140,19 @@ class Rows:
 
 
 class ConnectorPiece:
-    """Common base of connectors before and after a module: per-lane data, and a state."""
+    """Base class of connectors before and after a module; defines their per-lane data and their state."""
 
     per_agent_state: tuple[str, ...] | None = None
     """Names of the attributes with per-lane data, each an array with one entry per lane.
 
-    They let running episodes continue in another runner. () means that there is no such data. None means unknown, so
-    all episodes restart there.
+    They let running episodes continue in another runner. () means that there is no such data. None means that this is
+    unknown, so all episodes restart there.
     """
 
     def get_state(self) -> dict[str, Any]:
         """Return all data that a connector in another runner needs to behave the same, as plain arrays and numbers.
 
-        {} means nothing. Per-lane data is excluded; see `per_agent_state`.
+        {} means that there is none. Per-lane data is excluded; see `per_agent_state`.
         """
         return {}
 
@@ -210,7 +210,7 @@ class EnvToModuleConnector(ConnectorPiece):
         return input_observation_space
 
     def __call__(self, obs: Any, rows: Rows) -> Any:
-        """Transform n observations. Each is passed once, in calls with at most the rows of one module per tick.
+        """Transform n observations. Each is passed once; a call has at most the rows of a single module and tick.
 
         Args:
             obs: Arrays [n, ...], nested like the input space; read-only.

@@ -1,8 +1,8 @@
 """Conversion of raw policy actions to actions for envs, and random actions.
 
 Raw actions are recorded: 0 .. n-1 for Discrete, normalised or unclipped values for Box. Envs receive values of their
-    action space: with `start` added, and scaled or clipped to the bounds (`normalize_actions` and `clip_actions`, as in
-    RLlib).
+action space: with `start` added, and scaled or clipped to the bounds (`normalize_actions` and `clip_actions`, as in
+RLlib).
 """
 
 import math
@@ -37,8 +37,7 @@ FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
 
 class EnvActions(ModuleActions):
-    """The actions of a module in the current tick, passed on as dicts keyed by agent (`_actions.ActionDicts`) or as
-    arrays.
+    """Actions of a module in the current tick, sent to envs as dicts keyed by agent (`_actions.ActionDicts`) or arrays.
 
     Args:
         module_id, space: The module and its action space.
@@ -79,7 +78,7 @@ class EnvActions(ModuleActions):
         self.narrow_dtypes = list(map(_narrow_dtype, leaf_spaces(space)))
 
     def set(self, first: int, n: int, outputs: dict[Key, np.ndarray], rows: Rows | None = None) -> None:
-        """Take the actions of rows first .. first + n from module outputs.
+        """Set the actions of rows first .. first + n from module outputs.
 
         If connectors may change the actions for the env, the result is added to the outputs.
 
@@ -176,7 +175,7 @@ class EnvActions(ModuleActions):
             self.set_values(first, list(arrays[0]))
 
     def random(self, n: int, rng: np.random.Generator, legal: np.ndarray | None = None) -> dict[Key, np.ndarray]:
-        """Sample raw actions uniformly, with their log-probabilities, in the form of module outputs.
+        """Sample raw actions uniformly; return them and their log-probabilities in the form of module outputs.
 
         Args:
             n: Number of actions.
@@ -229,7 +228,7 @@ class _LeafActions:
                               f"Box, or a Dict or Tuple of these")  # fmt: skip
 
     def for_env(self, raw: np.ndarray) -> np.ndarray:
-        """Convert to a C-contiguous array with the dtype of the space (int64 for Discrete); may return `raw` itself.
+        """Convert to a C-contiguous array with the dtype of the space (int64 for Discrete), possibly `raw` itself.
 
         Raises:
             ModuleOutputError: If the dtype cannot represent the actions.
@@ -261,7 +260,7 @@ class _LeafActions:
             raise ModuleOutputError(self._module_id, problem)
 
     def _within(self, raw: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Scale or clip to these bounds."""
+        """Scale or clip raw actions to these bounds."""
         out, shape_NK = self._room(len(raw)), (len(raw), len(low))
         change: Callable[..., None]
         if self._is_far and self._is_scaled:

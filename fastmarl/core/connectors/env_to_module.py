@@ -28,7 +28,7 @@ State = dict[str, dict[str, Any]]  # module id -> name of the connector -> its s
 
 @public("fastmarl.connectors")
 class EnvToModule(Mapping[str, ModuleConnectors]):
-    """Module id -> its connectors, for modules with any, and the state of the connectors of a given class.
+    """Mapping of module id -> its connectors, if any; reads and restores the state of those of a given class.
 
     Args:
         of_modules: Module id -> its connectors.
@@ -49,7 +49,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         return len(self._of_modules)
 
     def sides(self) -> "dict[str, EnvToModule]":
-        """Return option -> the same connectors, limited to the state of the connectors given by that option."""
+        """Return, for each option, this mapping with a state that covers only the connectors given by that option."""
         return {option: EnvToModule(self, kind) for option, kind in KINDS.items()}
 
     def _named(self, module_id: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
             self._of_modules[module_id] = connectors
 
     def get_state(self) -> State:
-        """Return the learned state of the connectors; {} if they learn nothing."""
+        """Return the learned state of the connectors; {} if they have none."""
         states = {
             module_id: {name: state for name, each in self._named(module_id).items() if (state := each.get_state())}
             for module_id in self
@@ -103,12 +103,12 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
                 connectors[name].set_state(given)
 
     def merge_states(self, states: Sequence[State]) -> State:
-        """Merge the states of several runners by adding up the counts of each since its last merged state.
+        """Merge the states of several runners by adding the counts of each runner since the last merge.
 
-        Pass the result to `set_state()` of all of these runners. Nothing changes here.
+        Pass the result to `set_state()` of all of these runners. This object does not change.
 
         Raises:
-            ConfigError: If they are states of different connectors.
+            ConfigError: If the states belong to different connectors.
         """
         merged: State = {}
         for module_id, each in self.get_state().items():

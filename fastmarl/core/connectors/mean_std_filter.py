@@ -140,7 +140,7 @@ class MeanStdFilter(EnvToModuleConnector):
         self._moments = [Moments(*map(_moments_of, states)) for states in boxes]
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Add up the counts of `states`: the longest "base", which they share, and the "delta" of each."""
+        """Merge `states`: add the "delta" of each to their common "base", the one with the highest count."""
         for state in states:
             self.check_state(state)
         merged = []

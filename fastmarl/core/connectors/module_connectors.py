@@ -87,7 +87,7 @@ class ModuleConnectors:
         return {leaf.path: leaf for leaf in taken.leaves} == {leaf.path: leaf for leaf in self.layout.leaves}
 
     def bind(self, table: LaneTable, surroundings: Surroundings | None = None) -> None:
-        """Use rows of these lanes from this call on."""
+        """Use these lanes in all later calls."""
         self._table, self._surroundings = table, surroundings
 
     @property
@@ -96,7 +96,7 @@ class ModuleConnectors:
         return all(connector.per_agent_state is not None for connector in self.connectors)
 
     def of_lanes(self, lanes: np.ndarray) -> list[dict[str, np.ndarray]]:
-        """Return a list with, per connector, name -> data of these lanes (int32 [n]), array [n, ...]."""
+        """Return, for each connector, a dict of name -> data of these lanes (int32 [n]), array [n, ...]."""
         return [
             {name: _taken(getattr(connector, name), lanes) for name in connector.per_agent_state or ()}
             for connector in self.connectors
@@ -124,7 +124,7 @@ class ModuleConnectors:
                 setattr(connector, name, of_lanes)
 
     def record(self, block: Block) -> None:
-        """Fill the recorded leaves of all observations since the last call, in order of arrival."""
+        """Apply the recording connectors to all new observations in order of arrival, and store the results."""
         n_finals, first = block.rows.n_finals, block.n_finals_connected
         if first < n_finals:
             for at, together in groupby(block.final_at_F[first:n_finals].tolist()):
@@ -153,7 +153,7 @@ class ModuleConnectors:
             block.n_connected = end
 
     def _record_finals(self, block: Block, first: int, end: int, at: int) -> None:
-        """Record final observations that arrived after `at` rows; -1: none arrived, so repeat the last row."""
+        """Record final observations that arrived after `at` rows; if `at` is -1, none arrived: repeat the last row."""
         if at < 0:
             for leaf, final_leaf in zip(block.obs, block.final_obs, strict=True):
                 final_leaf[first:end] = leaf[block.final_prev_F[first:end]]

@@ -16,7 +16,7 @@ Outputs = dict[Key, np.ndarray]
 
 
 class OutputConnectors:
-    """The output connectors of a module.
+    """Output connectors of a module, grouped by stage: before actions, after actions, and after clipping.
 
     Args:
         module_id: Id of the module.
@@ -25,10 +25,10 @@ class OutputConnectors:
 
     Attributes:
         before_actions, after_actions, after_clipping: Connectors that change the logits, the recorded actions, and the
-        actions sent to envs.
+            actions sent to envs, respectively.
 
     Raises:
-        ConfigError: If they are in the wrong order.
+        ConfigError: If the connectors are in the wrong order.
     """
 
     def __init__(self, module_id: str, connectors: Sequence[ModuleToEnvConnector]):

@@ -100,7 +100,7 @@ class RunningMeanStd:
 
     @property
     def var(self) -> np.ndarray:
-        """Variance of the rows (divided by their number), float64 [size]; ones before there are any rows."""
+        """Population variance of the rows (divided by n), float64 [size]; ones if there are no rows yet."""
         return self._m2 / self.count if self.count else np.ones_like(self._m2)
 
     @property

@@ -90,7 +90,7 @@ class PrevActionsPrevRewards(EnvToModuleConnector):
 
 
 def _encoding(space: Any) -> tuple[np.ndarray | None, int]:
-    """Return the numbers of choices in a one-hot leaf, or None, and the encoded size of the leaf."""
+    """Return the choice counts of a one-hot leaf (None for other leaves) and the encoded size of the leaf."""
     if choices := choices_of(space):
         return np.array(choices, np.int64), sum(choices)
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):

@@ -24,7 +24,7 @@ class RewardConnector:
             self._bounds = (-clip, clip)
 
     def __call__(self, raw: np.ndarray) -> np.ndarray:
-        """Return a new array of the same shape, float64."""
+        """Return the scaled and clipped rewards as a new float64 array."""
         rewards = raw * self._scale
         if self._sign:
             return np.sign(rewards)

@@ -80,7 +80,7 @@ class RLlibPieces(ConnectorPiece):
         return batch
 
     def _column(self, name: Any, items: Any, keys: list[RowKey]) -> Any:
-        """Stack the items of a column, keyed as given, to arrays [n, ...] with one row per key."""
+        """Stack the items of a column into arrays [n, ...], with one row per key in the given order."""
         if not isinstance(items, Mapping) or any(len(items.get(key, ())) != 1 for key in keys):
             raise self._error(f"expected batch[{name!r}] to be a dict with a list of one item for each of {keys}, got "
                               f"{shown(items)}")  # fmt: skip
@@ -100,8 +100,8 @@ class EnvToModulePieces(RLlibPieces, EnvToModuleConnector):
     """Pieces between observations and the module.
 
     As in RLlib, the first piece gets an empty batch; all pieces get copies of the episodes. Columns added as `{name:
-    {(episode id, agent id, module id): [item]}}` are passed to the module. The column "obs" replaces the last
-    observations of the episodes; alternatively, pieces may write to these. None of this is recorded.
+    {(episode id, agent id, module id): [item]}}` are passed to the module. A column "obs" replaces the last
+    observations of the episodes; alternatively, pieces may overwrite those in the episodes. None of this is recorded.
     """
 
     records = False

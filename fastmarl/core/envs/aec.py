@@ -28,18 +28,19 @@ class AECPettingZooEnv(PettingZooAdapter):
     """Adapts a PettingZoo AECEnv: each step is one turn. An agent is observed at its turn, and acts in the next step.
 
     An agent receives its reward when its turn comes: the value of `last()`, accumulated since its last action. Turns of
-    finished agents, in which PettingZoo expects None as the action, are played here and are not steps; such an agent is
-    observed for the last time and gets its flags. The episode is over when all agents in `agents` of the env have
-    finished. It is then truncated if any agent was truncated in that last step, otherwise terminated.
+    finished agents, in which PettingZoo expects None as the action, are played by the adapter and are not steps; in the
+    first such turn, an agent is observed for the last time and gets its flags. The episode is over when all agents in
+    `agents` of the env have finished. It is then truncated if any agent was truncated in that last step, otherwise
+    terminated.
 
-    An agent removed from `agents` without such a turn gets the data that the env still has for it: its reward, flags,
-    info and, if available, its last observation. Without a flag it waits until the end of the episode.
+    For an agent removed from `agents` without such a turn, `step()` returns the data that the env still has: reward,
+    flags, info and, if available, the last observation. Without a flag, the agent waits until the episode ends.
 
     Args:
         env: A PettingZoo AECEnv; `unwrapped` is the env without its wrappers.
 
     Attributes:
-        removed: Agents removed in the last step without a separate turn.
+        removed: Agents that the env removed in the last step without giving them a last turn.
     """
 
     def __init__(self, env: Any):

@@ -22,7 +22,6 @@ COMMON = "__common__"
 @dataclass(frozen=True)
 class GroupArrays:
     """Data of a group of agents in a single step, with axes [env, agent, ...]; the env writes to these arrays in place.
-    place.
 
     Attributes:
         obs: Arrays [E, A, ...], nested like the observation space of the group.
@@ -69,7 +68,7 @@ def write_observations(
 
     Raises:
         ObservationError: If the dtype of the column cannot represent the values (NumPy would wrap integers). Its env
-            index refers to the batch and its env step is 0; the runner fills in the actual ones.
+            index counts within the batch, and its env step is 0; the runner fills in the actual values.
     """
     given = given[env_indices]
     row = first_unheld(column.dtype, given)
@@ -200,7 +199,7 @@ class ArrayEnv:
         raise NotImplementedError
 
     def render(self) -> Any:
-        """Return an image, text or None, as the env chooses."""
+        """Return an image, text or None, depending on the env."""
 
     def close(self) -> None:
         """Release the resources of the env."""

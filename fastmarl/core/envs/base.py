@@ -23,8 +23,8 @@ class MultiAgentEnv:
             policies. A set is sorted. If empty, any id may appear.
         agents: Ids of the agents currently taking part. For user code; samplers rely on the observations.
         observation_spaces, action_spaces: Dicts of agent id -> Gymnasium space.
-        observation_space, action_space: Used without the above: one space for all agents, or a Dict space keyed by
-            agent id.
+        observation_space, action_space: Alternatives to the dicts above: one space for all agents, or a Dict space
+            keyed by agent id.
         state_space: Space of `state()`. An env may define this method, without arguments, to return the global state as
             an array, for central critics; see `EnvRunnerConfig.record_env_state`.
         supports_checkpoint: True if the class has `get_state()` and `set_state()`, with which a restored runner
@@ -50,7 +50,7 @@ class MultiAgentEnv:
 
         Args:
             seed: Seed for the random generators of the env; None leaves them unchanged.
-            options: Options that the env understands.
+            options: Env-specific options.
 
         Returns:
             (observations, infos), dicts keyed by agent id.
@@ -74,8 +74,7 @@ class MultiAgentEnv:
         """Return everything that determines the rest of the episode and later ones, including random generators.
 
         A state saved with a runner may consist of the types supported by `fastmarl.checkpoint.save_state()`: nested
-        dicts,
-        lists and tuples of numbers, strings, None and arrays.
+        dicts, lists and tuples of numbers, strings, None and arrays.
         """
         raise NotImplementedError
 
@@ -87,7 +86,7 @@ class MultiAgentEnv:
         raise NotImplementedError
 
     def render(self) -> Any:
-        """Return an image, text or None, as the env chooses."""
+        """Return an image, text or None, depending on the env."""
 
     def close(self) -> None:
         """Release the resources of the env."""

@@ -4,7 +4,7 @@ from typing import Any
 
 
 class EnvAdapter:
-    """Passes on everything that an adapter does not change.
+    """Base class of env adapters; forwards everything that an adapter does not change.
 
     Attributes:
         env: The adapted env.

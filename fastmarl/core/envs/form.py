@@ -59,7 +59,7 @@ def check_step_result(result: Any, env_index: int, env_t: int) -> None:
 
 
 def possible_agents_of(env: Any) -> list[Any]:
-    """Return the ids that can appear according to the env, see `in_order()`; an empty list means any.
+    """Return the agent ids that the env declares as possible, ordered by `in_order()`; [] means any id.
 
     Raises:
         EnvCheckError: If they are not a list of different hashables or a set that can be sorted, or one of them is

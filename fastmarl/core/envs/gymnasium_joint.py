@@ -127,7 +127,7 @@ class JointGymnasiumEnv(ResumableAdapter):
         return values
 
     def _is_by_agent(self, value: Any) -> bool:
-        """Return True if `value` is such a container, rather than one value for all."""
+        """Return True if `value` is a container with one value per agent, rather than a single value for all."""
         return isinstance(value, dict)
 
     def _joint_action(self, actions: dict) -> Any:
@@ -237,7 +237,7 @@ def _has_spaces(env: Any, kind: type) -> bool:
 
 
 def _numbered_texts(space: gym.spaces.Dict) -> dict[str, gym.spaces.MultiDiscrete]:
-    """Return key -> plain MultiDiscrete, for the parts whose class derives from it."""
+    """Return key -> plain MultiDiscrete, for the parts whose space is a subclass of MultiDiscrete."""
     return {
         key: gym.spaces.MultiDiscrete(part.nvec, dtype=part.nvec.dtype.type, start=part.start)
         for key, part in space.spaces.items()
@@ -246,7 +246,7 @@ def _numbered_texts(space: gym.spaces.Dict) -> dict[str, gym.spaces.MultiDiscret
 
 
 def _idle_action(space: gym.Space) -> Any:
-    """Return the action of a finished agent."""
+    """Return the action that is sent to the env for a finished agent."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _idle_action(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):

@@ -1,4 +1,4 @@
-"""Adapter of Gymnasium vector envs, as a batch that steps in arrays."""
+"""Adapter of Gymnasium vector envs to the array protocol."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
 
     Args:
         env: Preferably with the autoreset mode DISABLED, such as `gymnasium.make_vec("CartPole-v1", 64,
-                vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED})`. With NEXT_STEP, the default
-                in Gymnasium, the step after the end of an episode only starts the next one: no agent is observed before
-                its first env step. Such a batch may be unable to start an episode before the current one has finished.
+            vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED})`. With NEXT_STEP, the default in
+            Gymnasium, the step after the end of an episode only starts the next one: no agent is observed before its
+            first env step. Such a batch cannot restart only some of its envs while their episodes are
+            still running.
 
     Raises:
         EnvCheckError: If its autoreset mode is SAME_STEP.

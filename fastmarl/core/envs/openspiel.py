@@ -24,17 +24,17 @@ NO_ACTION = 0  # expected by pyspiel for a player without legal actions while ot
 class OpenSpielEnv(MultiAgentEnv):
     """Adapts an OpenSpiel game: each step is one move. The player to move is observed, and acts in the next step.
 
-    At a simultaneous node, all players with a legal action move. Chance events are played out here. At the end every
-    player is observed once more, without legal actions.
+    At a simultaneous node, all players with a legal action move. Chance events are sampled by the adapter. At the end,
+    every player is observed once more, without legal actions.
 
     Agents are 0 .. n - 1 and have equal spaces. An observation is a dict of "observation", float32 [size of the
     tensor], and "action_mask", int8 [game.num_distinct_actions()], 1 where an action is legal. An action is an index.
 
-    The reward of a player is the change of its return through a move and the chance events after it. Waiting players
+    The reward of a player is the change in its return due to a move and the chance events after it. Waiting players
     also receive rewards; if no return changed, rewards are {}. In games that score only at the end, rewards are exactly
     the returns.
 
-    `reset(seed=)` seeds the chance events that are played out here. It does not affect games that sample internally
+    `reset(seed=)` seeds the chance events that the adapter samples. It does not affect games that sample internally
     (chance mode SAMPLED_STOCHASTIC); most of these have a parameter rng_seed.
 
     Args:
@@ -46,7 +46,7 @@ class OpenSpielEnv(MultiAgentEnv):
         game_state: The current pyspiel.State; None before the first reset().
 
     Raises:
-        EnvCheckError: If it is a mean field game, its actions are not numbered, or it has no such tensor.
+        EnvCheckError: If the game is a mean field game, does not number its actions, or does not provide the tensor.
     """
 
     def __init__(self, game: Any, observation: str | None = None):
@@ -156,7 +156,7 @@ class OpenSpielEnv(MultiAgentEnv):
         return outcomes[-1][0]
 
     def _rewards(self) -> dict[int, float]:
-        """Return the reward of each player since the last one; {} if no return changed.
+        """Return the reward of each player since the last call; {} if no return changed.
 
         This uses returns because State.rewards() only covers the last transition, which would lose the reward of a move
         that is followed by chance.
@@ -169,7 +169,7 @@ class OpenSpielEnv(MultiAgentEnv):
         return rewards
 
     def _observations(self, player: int) -> dict[int, dict[str, np.ndarray]]:
-        """Observe the players to move, and note their legal actions; at the end, observe all players."""
+        """Observe the players to move, and store their legal actions; at the end, observe all players."""
         state = self.game_state
         if player >= 0:
             legal = state.legal_actions()

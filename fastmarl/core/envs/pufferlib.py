@@ -1,4 +1,4 @@
-"""Adapter of native PufferLib envs, which write to arrays of rows, as a batch that steps in arrays."""
+"""Adapter of native PufferLib envs, which write to arrays of rows, to the array protocol."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ HAS = ("single_observation_space", "single_action_space", "num_agents", "observa
 class PufferLibEnv(EnvAdapter, ArrayEnv):
     """Adapts a native `pufferlib.PufferEnv`.
 
-    Each consecutive `num_agents / num_envs` of its `num_agents` rows form an env, with the agents 0, 1, ...
+    Its `num_agents` rows are divided into `num_envs` envs of consecutive rows, each with the agents 0, 1, ...
 
     The episode of an env is over when the flags of all its rows are set. A row whose flag is set earlier has finished.
     When its flag is False again it rejoins, which requires the option `respawn=True`; its rewards in between are not
-    recorded. If rows are taken as separate envs (`num_envs=env.num_agents`), as in PufferLib, such rows lose no step.
+    recorded. With one env per row (`num_envs=env.num_agents`), as in PufferLib, no step of such rows is lost.
 
     These envs restart in the step that ends an episode and do not return the last observation, so the observation
     before it is recorded in its place. They also cannot restart individually: if the episode of an env is dropped, none
@@ -41,7 +41,8 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
         infos: Result of the last step; in PufferLib, statistics over all envs. They are not recorded.
 
     Raises:
-        EnvCheckError: If rows and `num_envs` do not match, the env is an emulated one, or `autoreset_mode` is invalid.
+        EnvCheckError: If `num_envs` does not divide the number of rows, the env is an emulated one, or `autoreset_mode`
+            is invalid.
     """
 
     may_take_turns = False  # all envs of PufferLib 3.0.0 share C's rand()
@@ -113,7 +114,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
             self._end(flags, terminated, out)
 
     def _end(self, flags: np.ndarray, terminated: np.ndarray, out: StepArrays) -> None:
-        """From the flags of a step, bool [E, A], update which rows are finished, absent or back."""
+        """Update which rows are finished, absent or back, from the flags of a step, bool [E, A]."""
         agents = out.groups[AGENTS]
         all_flagged = (flags | ~agents.present).all(1)
         agents.rewards[self._away] = 0.0  # rewards of absent rows are not recorded

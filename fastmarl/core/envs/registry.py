@@ -82,10 +82,11 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
             class, a module with the PettingZoo function `parallel_env` or else `env`, or such a function, called with
             `**env_config` (but with the entire config if its first parameter is named `config`, `env_config` or
             similar), and with `num_envs` if that is the first parameter; or a name:
-                - one registered here or with `ray.tune.register_env()`;
-                - one registered here or with `ray.tune.register_env()`;
-                - the name of such a module, such as "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
-                  "magent2.battle_v4";
+
+            - one registered here or with `ray.tune.register_env()`;
+            - the name of such a module, for example "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
+              "magent2.battle_v4";
+            - "package.module:Name", a class or callable in that module;
             - an id in the Gymnasium registry, made by `gym.make` with `**env_config`: "CartPole-v1", whose only agent
               is 0; or, with the module that registers it, "lbforaging:Foraging-8x8-2p-3f-v3";
             - "openspiel." and a game, such as "openspiel.kuhn_poker", with its parameters as `env_config`;
@@ -180,15 +181,15 @@ def env_name(env: Any) -> str | None:
 
 
 def may_be_named_by_a_file(name: Any) -> bool:
-    """Return True for names that are known or that this program has requested itself; others could run any code."""
+    """Return True for names that are known or that this program has requested; others could run arbitrary code."""
     return isinstance(name, str) and (name in _asked_for or is_known(name))
 
 
 def is_known(name: str) -> bool:
     """Return True for a registered name or a name of a known package.
 
-    A name in the Gymnasium registry belongs to the package of its code. Others may import a module that an option
-    names, as shimmy's GymV26Environment-v0 does.
+    A name in the Gymnasium registry belongs to the package of its code. Envs of other packages may import a module
+    named by an option, as shimmy's GymV26Environment-v0 does.
     """
     if registered_creator(name):
         return True
@@ -213,7 +214,7 @@ def _check_is_creator(creator: Any, what: str) -> None:
 
 
 def _takes_options(creator: Any) -> bool:
-    """Return True if this is called with `**env_config`; see `env_creator()`."""
+    """Return True if `creator` is to be called with `**env_config`; see `env_creator()`."""
     made, first = _without_partial(creator), _first_parameter(creator)
     if inspect.isclass(made):
         return first == "num_envs" or (first not in _CONFIGS and _is_of_other_kind(made))
@@ -251,7 +252,7 @@ def _is_of_other_kind(env_class: type) -> bool:
 
 
 def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False) -> Callable[[dict], Any]:
-    """Return a function that calls `make(**env_config)`, for a batch also with `num_envs` of the runner."""
+    """Return a function that calls `make(**env_config)`, with `num_envs` of the runner added for a batch."""
 
     def create(env_config: Mapping[str, Any]) -> Any:
         of_runner = {"num_envs": getattr(env_config, "num_envs", 1)} if is_batch else {}
@@ -360,7 +361,7 @@ def _named_in_module(name: str) -> Callable[[dict], Any]:
 
 
 def _from_gymnasium(name: str, id_: str) -> Callable[[dict], Any]:
-    """Make an env from the Gymnasium registry, without its checker, which assumes one agent."""
+    """Return a creator of an env in the Gymnasium registry, without its checker, which assumes one agent."""
     try:
         gym.spec(id_)
     except gym.error.Error as error:

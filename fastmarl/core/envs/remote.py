@@ -36,7 +36,7 @@ class EnvDescription:
 
 
 class WorkerClient(Protocol):
-    """Interface of RemoteEnv to the worker process of its env."""
+    """The interface of a worker process that RemoteEnv uses."""
 
     @property
     def pid(self) -> int | None: ...

@@ -10,7 +10,7 @@ from fastmarl.core.errors import EnvCheckError
 
 
 def supports_checkpoint(env: Any) -> bool:
-    """Return True if `env` itself declares support.
+    """Return True if `env` itself declares that it supports checkpoints.
 
     Attributes that a wrapper passes on from the env inside do not count, because they ignore the state of the wrapper.
     Methods alone do not count either, because envs may use their names for something else (MuJoCo, SMAC).

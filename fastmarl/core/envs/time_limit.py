@@ -27,7 +27,7 @@ OF_BATCHES = ("num_envs", "groups", "possible_agents", "may_take_turns", "seeds_
 
 
 def time_limited(env: Any, max_steps: int) -> Callable[[dict], TimeLimitedEnv | TimeLimitedBatch]:
-    """Return a creator of the same environment whose episodes are truncated after `max_steps` env steps.
+    """Return a creator of the same environment with episodes truncated after `max_steps` env steps.
 
     Pass it as `EnvRunnerConfig(env=...)`, or to anything else that accepts an env.
 

@@ -47,7 +47,7 @@ def misfits(space: gym.Space, value: Any, path: tuple = (), is_taken: bool | Non
 
 
 def _problem_of_entries(space: gym.spaces.Dict | gym.spaces.Tuple, value: Any, *, may_have_others: bool) -> str:
-    """Return "" if a value has the entries of a container."""
+    """Return "" if a value has the entries of a container space, else a description of the problem."""
     n = len(space.spaces)
     if isinstance(space, gym.spaces.Dict):
         if isinstance(value, Mapping) and set(value) >= set(space.spaces) and (len(value) == n or may_have_others):

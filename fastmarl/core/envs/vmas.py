@@ -1,4 +1,4 @@
-"""Adapter of vmas worlds, simulated together in torch, as a batch that steps in arrays."""
+"""Adapter of vmas worlds, which are simulated together in torch, to the array protocol."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class VmasEnv(ArrayEnv):
     Args:
         env: Result of `vmas.make_env` without a wrapper, on any device.
         infos: Record the infos of vmas about each agent at each step, as arrays. This takes about 2 µs per agent step
-            and number.
+            and value.
 
     Raises:
         EnvCheckError: If the env was made without `terminated_truncated=True`.
@@ -88,7 +88,7 @@ class VmasEnv(ArrayEnv):
         return self.env.render(mode="rgb_array")
 
     def _tensor(self, actions: np.ndarray) -> torch.Tensor:
-        """Convert to a tensor [E, k], whatever the action space."""
+        """Convert actions of any action space to a tensor [E, k]."""
         import torch
 
         return torch.from_numpy(actions.reshape(self.num_envs, -1)).to(self.env.device)

@@ -29,7 +29,7 @@ Blocks = Sequence[Block] | Mapping[int, Block]  # indexed by module index
 
 
 class Unbuilt(NamedTuple):
-    """A group of n chunks from a single call, with m lanes in total, as numbers, before agent episodes are built."""
+    """n chunks of a single call, with m lanes in total, in numeric form: their agent episodes are not built yet."""
 
     ids: list[str]
     times: np.ndarray  # int64 [n, 2]: env_t_started, env_t
@@ -67,7 +67,7 @@ class ChunkLanes:
         spaces: Agent id -> (observation space, action space).
         infos: Lane -> env step -> info.
         is_under_way: True while the episode is running and exposed to callbacks. Agents without a transition, and
-            actions that no observation has answered yet, are then included.
+            pending actions (not followed by an observation yet), are then included.
         is_private: If True, writes to the agent episodes are not recorded.
     """
 
@@ -129,11 +129,11 @@ class ChunkLanes:
         return found
 
     def n_rows(self) -> int:
-        """Number of rows of all lanes."""
+        """Return the number of rows of all lanes."""
         return int(self.columns[:, COUNT].sum())
 
     def agent_episodes(self, *, of_all: bool = False) -> dict[Hashable, SingleAgentEpisode]:
-        """Return agent id -> agent episode, for agents with a step completed in the chunk or (`of_all`) all."""
+        """Return agent id -> agent episode, for agents with a completed step in the chunk or, if `of_all`, for all."""
         agent_episodes: dict[Hashable, SingleAgentEpisode] = {}
         of_all = of_all or self.is_under_way
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
@@ -253,14 +253,14 @@ class UnreadChunks(ChunkNotes):
         self._blocks, self._module_ids, self._acting_from = blocks, module_ids, list(acting_from)
 
     def n_rows(self, index: int) -> int:
-        """Number of rows in all lanes of the chunk at this index."""
+        """Return the number of rows in all lanes of the chunk at this index."""
         return int(self._columns[self._lanes_of(index), COUNT].sum())
 
     def _lanes_of(self, index: int) -> slice:
         return slice(int(self.numbers[index - 1, -1]) if index else 0, int(self.numbers[index, -1]))
 
     def unbuilt(self, places: list[tuple[int, OwnData | None]]) -> Unbuilt:
-        """Return the numeric part of the result of `read()` for these pairs of index and data."""
+        """Return the numeric part of the results of `read()` for these pairs (index, own data)."""
         indices = [index for index, _ in places]
         times, n_lanes, agent_ids, columns = self.lanes_of(indices, self._columns, self._agent_ids)
         return Unbuilt(
@@ -275,7 +275,7 @@ class UnreadChunks(ChunkNotes):
         )
 
     def head(self, index: int, own_data: OwnData | None) -> ChunkHead | None:
-        """Return the head of the chunk at this index, or None if it has more, such as infos or a waiting agent."""
+        """Return the head of the chunk at this index, or None if it has other data, such as infos or waiting agents."""
         if own_data is not None and (own_data[0] or own_data[1] or own_data[2] is not None):
             return None
         head = self._head(index)

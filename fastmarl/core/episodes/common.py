@@ -6,7 +6,7 @@ OF_OBSERVATIONS = ("observations", "infos")  # these columns have one item more 
 
 
 class Episode:
-    """A sequence of transitions, preceded by lookback, that can be sliced."""
+    """A sliceable sequence of transitions, preceded by a lookback."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class Episode:
 
     @property
     def is_finalized(self) -> bool:
-        """Former RLlib name of `is_numpy`."""
+        """Deprecated RLlib name of `is_numpy`."""
         return self.is_numpy
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Episode:
         raise NotImplementedError
 
     def finalize(self) -> Self:
-        """Former RLlib name of `to_numpy()`."""
+        """Deprecated RLlib name of `to_numpy()`."""
         return self
 
     def to_numpy(self) -> Self:
@@ -56,7 +56,7 @@ class Episode:
         return self
 
     def add_temporary_timestep_data(self, key: str, data: Any) -> None:
-        """Append `data` to the list `custom_data[key]` (former RLlib API)."""
+        """Append `data` to the list `custom_data[key]` (deprecated RLlib API)."""
         self.custom_data.setdefault(key, []).append(data)
 
     def get_temporary_timestep_data(self, key: str) -> list[Any]:

@@ -19,7 +19,7 @@ SKIPPED = "S"  # `MultiAgentEpisode.SKIP_ENV_TS_TAG` in RLlib
 
 
 def to_rllib(episode: MultiAgentEpisode) -> Any:
-    """Convert a chunk to the `MultiAgentEpisode` of RLlib. Its columns are NumPy arrays (`is_numpy`), copied from ours.
+    """Convert a chunk to the `MultiAgentEpisode` of RLlib, with copies of its columns as NumPy arrays (`is_numpy`).
 
     Env states, common infos, the reset seed, and agents without a transition in this chunk have no counterpart in RLlib
     and are omitted. Hanging rewards of waiting agents are also omitted: RLlib stores them together with the pending
@@ -64,7 +64,7 @@ def from_rllib(episode: Any) -> MultiAgentEpisode:
     """Convert a chunk from the `MultiAgentEpisode` of RLlib, which is left unchanged; its arrays are shared.
 
     Agents without a transition in the chunk are dropped, and so are hanging actions; rewards are kept. RLlib does not
-    record the env steps of observations before its lookback; they are numbered backwards consecutively.
+    record the env steps of observations before its lookback, so these are numbered backwards without gaps.
 
     Raises:
         EpisodeError: If the columns of the agents are inconsistent, or `episode` is not an RLlib episode.

@@ -109,8 +109,7 @@ def _rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -
 
 
 def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) -> RowIndex:
-    """Return the rows of the items at these env steps; steps without an item give -1 if `keep_missing`, otherwise no
-    row.
+    """Return the rows at these env steps; steps without a row give -1 if `keep_missing`, and are left out otherwise.
 
     Args:
         env_ts: Env step of each row, int64, strictly increasing.

@@ -71,8 +71,8 @@ class BlockColumns:
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
         """Write to the block while its call is running; see `LaneSource.put()`.
 
-        Afterwards nothing is written, since returned data must not change. Rewards that a connector transforms are
-        never writable.
+        Afterwards this writes nothing and returns False, since returned data must not change. Rewards that a connector
+        transforms are never writable.
         """
         block, _, n_rows, final, _ = self.lane_rows
         if not block.is_open or (what == "rewards" and block.changes_rewards):
@@ -223,12 +223,12 @@ class LaneSource:
         lane_rows.block.readers.append(ref(self))
 
     def lane_rows(self) -> LaneRows | None:
-        """Return the rows with the columns, or None if they were copied out of the block."""
+        """Return the rows of the block that contain the columns, or None if the columns were copied."""
         columns = self._columns
         return columns.lane_rows if isinstance(columns, BlockColumns) else None
 
     def compact(self) -> None:
-        """Release the block. Other threads may keep reading the columns meanwhile."""
+        """Copy the columns and release the block. Other threads may read the columns meanwhile."""
         columns = self._columns
         if isinstance(columns, BlockColumns):
             self._columns = CopiedColumns(columns)

@@ -19,7 +19,7 @@ ENV_INDEX, ENV_T, FLAGS = 0, 2, 4  # columns of `ChunkNotes.numbers`
 
 
 class Clock:
-    """A stopwatch that adds up the seconds between `start()` and `stop()` over repeated use."""
+    """A stopwatch that accumulates the seconds between `start()` and `stop()`."""
 
     def __init__(self) -> None:
         self._elapsed = 0.0
@@ -40,7 +40,7 @@ class Clock:
 
 
 class EpisodeLog:
-    """Tracks the chunks that calls of `sample()` fill, and sums them up.
+    """Tracks the chunks filled by `sample()` calls, and computes their statistics.
 
     Args:
         store: Contains the rows.
@@ -124,7 +124,7 @@ class EpisodeLog:
         """Return the chunk of the running episode for callbacks, with all of its agents; their writes are recorded.
 
         Args:
-            all_done: Bits that show how the step just recorded ends the episode.
+            all_done: Flag bits that tell how the step just recorded ends the episode; 0 if it does not.
             is_private: If True, writes are not recorded.
         """
         episode, record = self.running_chunk(env_index), self.store.table.record(env_index)
@@ -151,7 +151,7 @@ class EpisodeLog:
         return MultiAgentEpisode.of(chunk)
 
     def ended_chunks(self) -> list[MultiAgentEpisode]:
-        """Return the chunks that ended in this call, in order; they are readable from here on."""
+        """Return the chunks that ended in this call, in order; they can be read from now on."""
         self._seal(self._unread)
         self._ended_chunks += self._noted()
         if len(self._unread):
@@ -166,7 +166,7 @@ class EpisodeLog:
         return [chunk for chunk in chunks if chunk.id_ in finished]
 
     def end_chunks(self) -> list[MultiAgentEpisode]:
-        """End the chunks of the call: finished ones in order of finishing, then running episodes in env order."""
+        """End and return the chunks of the call: finished ones in finishing order, then running ones in env order."""
         envs = self.store.table.envs
         running = self.store.running()
         stepped = [each.env_index for each in running if envs[each.env_index].env_t > each.env_t_started]
@@ -207,11 +207,11 @@ class EpisodeLog:
         return self._n_finished + len(self.ended_envs()[0])
 
     def agent_steps_so_far(self) -> dict[Hashable, int]:
-        """Return agent id -> number of actions."""
+        """Return agent id -> number of actions in this call."""
         return steps_by_agent(self.store.table.agent_ids, self.store.actions_so_far())
 
     def module_steps_so_far(self) -> dict[str, int]:
-        """Return module id -> number of actions."""
+        """Return module id -> number of actions in this call."""
         return self.store.module_steps_so_far()
 
     # End of a call

@@ -324,7 +324,7 @@ class MultiAgentEpisode(ReadableEpisode):
             chunk.waiting_infos, chunk.lanes = waiting_infos, None
 
     def _all_agents(self) -> tuple[AgentEpisodes, dict[AgentID, tuple[Any, dict[str, Any]]]]:
-        """Return the episodes of all observed agents, and the actions that no observation has answered yet."""
+        """Return the episodes of all observed agents, and the pending actions (without a next observation yet)."""
         chunk = self.chunk
         if chunk.lanes is None:
             return self.agent_episodes, chunk.open_actions or {}
@@ -472,7 +472,7 @@ class MultiAgentEpisode(ReadableEpisode):
         )
 
     def _answered_at(self, agent: AgentID, end: int) -> tuple[Any, dict[str, Any]]:
-        """Return (action, extra outputs) of the transition of `agent` that ends after env step `end` or is open."""
+        """Return (action, extra outputs) of the transition of `agent` that ends after env step `end` or is pending."""
         steps = self.agent_episodes[agent]
         row = int(np.searchsorted(steps.env_ts(), end, "right")) - 1 - steps.lookback
         if row >= len(steps):
@@ -503,7 +503,7 @@ class MultiAgentEpisode(ReadableEpisode):
     def _states_of(
         self, states: np.ndarray, agent_episodes: AgentEpisodes, known: list[Any], since: int, end: int
     ) -> np.ndarray:
-        """Select the states from env step `since` to `end`, and earlier ones at which now waiting agents acted."""
+        """Select the states from env step `since` to `end`, and earlier ones at which agents waiting at `end` acted."""
         first = self.env_t + 1 - len(states)
         acted_at = [int(agent_episode.env_ts()[agent_episode.lookback]) for agent_episode in agent_episodes.values()]
         for agent in known:
@@ -549,7 +549,7 @@ class MultiAgentEpisode(ReadableEpisode):
         chunk.custom_data.update(next_.custom_data)
 
     def finalize(self, drop_zero_len_single_agent_episodes: bool = False) -> "MultiAgentEpisode":
-        """Former RLlib name of `to_numpy()`.
+        """Deprecated RLlib name of `to_numpy()`.
 
         Args:
             drop_zero_len_single_agent_episodes: Drop agents without a transition (`sample()` never returns any).

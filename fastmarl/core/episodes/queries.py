@@ -20,7 +20,7 @@ AgentEpisodes = dict[AgentID, SingleAgentEpisode]
 class Query(NamedTuple):
     """The arguments of a getter of `MultiAgentEpisode`, apart from the agents.
 
-    `opened` maps an agent to an additional item of its column: the item of the action that was not answered yet.
+    `opened` maps an agent to an additional item of its column, which belongs to its pending action.
     """
 
     what: str

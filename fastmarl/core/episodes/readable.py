@@ -1,4 +1,4 @@
-"""Reading a `MultiAgentEpisode`: on first access, by getters, as a state, and in a notebook."""
+"""Read access to a `MultiAgentEpisode`: lazy loading, getters, saved states, and display in notebooks."""
 
 import os
 import sys
@@ -204,7 +204,7 @@ class ReadableEpisode(Episode):
         return chunk.agent_episodes
 
     def head(self) -> ChunkHead | None:
-        """Return the head of an unread chunk with little besides the steps of its agents, without reading it."""
+        """Return the head of an unread chunk without reading it; None if the chunk is read or has other data."""
         chunk = self._chunk
         return None if type(chunk) is Chunk else chunk[0].head(*chunk[1:])
 
@@ -306,7 +306,7 @@ class ReadableEpisode(Episode):
         return {**flags, "__all__": self.is_terminated}
 
     def get_truncateds(self) -> dict[AgentID, bool]:
-        """Return agent id -> truncated flag, with that flag of the env under "__all__" (RLlib: the terminated flag)."""
+        """Return agent id -> truncated flag, with the env flag under "__all__" (in RLlib, the terminated flag)."""
         flags = {agent: agent_episode.is_truncated for agent, agent_episode in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_truncated}
 
@@ -404,7 +404,7 @@ class ReadableEpisode(Episode):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return a dict of agent id -> list of infos, also if `fill` is given.
+        """Return a dict of agent id -> list of infos, even if `fill` is given.
 
         `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are as in
         `get_observations()`.
@@ -423,8 +423,9 @@ class ReadableEpisode(Episode):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Return a dict of agent id -> raw actions of the policy. The pending action of a waiting agent is in the next
-        chunk.
+        """Return a dict of agent id -> raw actions of the policy.
+
+        The pending action of a waiting agent is in the next chunk.
 
         `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill`, `one_hot_discrete` and `return_list` are
         as in `get_observations()`.
@@ -461,7 +462,7 @@ class ReadableEpisode(Episode):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return agent id -> module output `key` (None: a dict of all outputs), for agents with such an output.
+        """Return agent id -> module output `key`, or a dict of all outputs if it is None, for agents with such outputs.
 
         `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are as in
         `get_observations()`.
@@ -484,7 +485,7 @@ class ReadableEpisode(Episode):
         """Return the global states of the env [len + 1, ...] from `env_t_started` to `env_t`; see `record_env_state`.
 
         Args:
-            indices: Env steps, 0 being `env_t_started`, as in `SingleAgentEpisode`. All but a list give views.
+            indices: Env steps, 0 being `env_t_started`, as in `SingleAgentEpisode`. All forms except a list give views.
             neg_index_as_lookback: If True, negative indices count back from index 0.
 
         Raises:
@@ -513,8 +514,8 @@ class ReadableEpisode(Episode):
     def open_actions(self) -> dict[AgentID, tuple[Any, dict[str, Any]]]:
         """Return agent -> (action, extra outputs) for agents waiting for an observation.
 
-        Only running episodes and episodes built by hand have any; otherwise these are in the chunk where their results
-        arrive.
+        Only running episodes and episodes built by hand have any; otherwise the action is in the chunk in which its
+        result arrives.
         """
         chunk = self.chunk
         if chunk.lanes is not None and chunk.is_under_way:

@@ -1,4 +1,4 @@
-"""Removal of agents of certain modules from episodes."""
+"""Removes the agents of certain modules from episodes."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace

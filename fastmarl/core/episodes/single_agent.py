@@ -259,9 +259,7 @@ class SingleAgentEpisode(Episode):
         return self.rows(self.lookback + start - lookback, self.lookback + stop, lookback)
 
     def rows(self, first: int, last: int, lookback: int) -> Self:
-        """Return rows `first` to `last` of the observations (counting the lookback) and the transitions between them,
-        as views.
-        """
+        """Return observations `first` to `last` (counting the lookback) and the transitions between them, as views."""
         between = slice(first, last)
         at_end = last == self.source.n_obs - 1
         source = ArraySource(
@@ -278,7 +276,7 @@ class SingleAgentEpisode(Episode):
         return cut
 
     def another(self, source: Source) -> Self:
-        """Return an episode with the columns of `source`, and ids, spaces and flags of this one; no custom data."""
+        """Return an episode with the columns of `source` and the ids, spaces and flags of this one; no custom data."""
         made = self.of(
             agent_id=self.agent_id,
             module_id=self.module_id,
@@ -431,7 +429,7 @@ class SingleAgentEpisode(Episode):
     ) -> None:
         """Add a transition. Everything except the infos is copied.
 
-        The env answered `action` with `observation`, `reward`, `infos`, `terminated` and `truncated`.
+        The env returned `observation`, `reward`, `infos`, `terminated` and `truncated` for `action`.
 
         Args:
             extra_model_outputs: Output name -> value; outputs missing in this step or in earlier ones become blanks.
@@ -447,13 +445,13 @@ class SingleAgentEpisode(Episode):
         self.add(observation, env_t, infos, action, reward, extra_model_outputs, terminated, truncated)
 
     def begin(self, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
-        """Add the first `observation`, made at env step `env_t`, and its `info`."""
+        """Add the first `observation`, received at env step `env_t`, and its `info`."""
         self.grown().begin(observation, env_t, info or {})
         self._columns = {}
 
     def add(self, observation: Any, env_t: int, info: dict[str, Any] | None, action: Any, reward: float,
             extras: dict[str, Any] | None, terminated: bool = False, truncated: bool = False) -> None:  # fmt: skip
-        """Add a transition from `action` to `observation`, which was made at env step `env_t`.
+        """Add a transition from `action` to `observation`, which was received at env step `env_t`.
 
         `reward`, `info`, `extras`, `terminated` and `truncated` are as in `add_env_step()`.
         """
@@ -538,7 +536,7 @@ class SingleAgentEpisode(Episode):
             neg_index_as_lookback: If True, negative positions count back from index 0 into the lookback.
 
         Raises:
-            IndexError: If there is nothing at an index, or the number of items and indices differ.
+            IndexError: If there is nothing at an index, or the numbers of items and indices differ.
             EpisodeError: If the items do not match the column, or the data of the runner is not writable there.
         """
         column = self.column(what, key)

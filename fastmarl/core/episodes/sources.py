@@ -1,4 +1,4 @@
-"""Column storage of `SingleAgentEpisode`: plain arrays, or several sources in sequence.
+"""Column storage of `SingleAgentEpisode`: plain arrays, or several sources joined end to end.
 
 A source has `n_obs` and the methods of `ArraySource`. The source that reads a lane's rows is in `lane_source.py`.
 """
@@ -18,7 +18,7 @@ FLOAT64 = np.dtype(np.float64)
 class Source(Protocol):
     """Columns of n_obs observations and the n_obs - 1 transitions between them. Returned arrays never change.
 
-    `compact()` releases memory that contains more than these columns.
+    `compact()` copies columns that are views of larger memory, so that this memory can be released.
     """
 
     @property
@@ -96,7 +96,7 @@ class ArraySource:
 
 
 class JoinedSource:
-    """Sources in sequence; each begins with the last observation of the previous one.
+    """Sources joined end to end; each begins with the last observation of the previous one.
 
     Args:
         sources: Pairs of a source and the length of its lookback, which is skipped.
@@ -145,7 +145,7 @@ class JoinedSource:
             source.compact()
 
     def _with_steps(self) -> list[tuple[Source, int]]:
-        """Return the sources with steps; the structure of actions is unknown to the others."""
+        """Return the sources with steps; other sources do not know the structure of actions."""
         having = [(source, skip) for source, skip in self.sources if source.n_obs - 1 > skip]
         return having or self.sources[:1]
 
@@ -188,7 +188,7 @@ def check_held(dtype: np.dtype, given: np.ndarray, what: str) -> None:
 
 
 def as_rewards(values: Any, what: str) -> np.ndarray:
-    """Return rewards as float64, of the shape of `values`.
+    """Return rewards as float64, with the shape of `values`.
 
     Raises:
         EpisodeError: If they are not numbers representable as float64.

@@ -21,7 +21,7 @@ class EpisodeSummary:
 
 
 def summary_of(record: EpisodeRecord, module_ids: Sequence[str]) -> EpisodeSummary:
-    """Sum up a finished episode whose ended lanes are already settled; `module_ids` is indexed by module index."""
+    """Return the statistics of a finished episode with settled lanes; `module_ids` is indexed by module index."""
     module_returns: dict[str, float] = {}
     for module, total in record.module_returns.items():
         module_id = module_ids[module]

@@ -168,7 +168,7 @@ class RemoteSamplerError(SamplerProcessError):
 
 
 class EnvRunnerLostError(FastmarlError, RuntimeError):
-    """A runner of an `EnvRunnerGroup` ended, or did not answer in time, and was no longer replaced.
+    """A runner of an `EnvRunnerGroup` ended, or did not answer in time, and is not replaced any more.
 
     Args:
         runner_index: Index of the runner, from 0; None for all of them.
@@ -370,7 +370,7 @@ def misfit(function: Callable, *args: object, **kwargs: object) -> str:
 
 
 def corrects_options(config_class: type[Config]) -> type[Config]:
-    """Extend the TypeError for a misspelt option by the name that may have been meant."""
+    """Class decorator that makes the TypeError for a misspelt option suggest the intended name."""
     make = config_class.__init__
 
     @wraps(make)

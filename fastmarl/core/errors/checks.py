@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # in the repr of objects without 
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Return a Python bool for an argument that must be a bool of Python or NumPy; raise ConfigError for other values.
+    """Convert a Python or NumPy bool to a Python bool; raise ConfigError for other values.
 
     `bool()` would turn the string "False" into True.
     """
@@ -26,19 +26,19 @@ def check_bool(name: str, value: Any) -> bool:
 
 
 def is_integer(value: Any) -> bool:
-    """Return True for an integer of Python or NumPy that is not a bool."""
+    """Return True for a Python or NumPy integer, but not for a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def plain_seed(seed: Any) -> int | None:
-    """Return a seed, an integer of Python or NumPy or None, as a Python object; raise ConfigError for other values."""
+    """Convert a seed (None, or a Python or NumPy integer) to a Python object; raise ConfigError for other values."""
     if seed is not None and not is_integer(seed):
         raise ConfigError(f"a seed must be an integer or None, got {shown(seed)}")
     return None if seed is None else int(seed)
 
 
 def check_integer(name: str, value: Any, *, least: int) -> None:
-    """Raise ConfigError if the argument of this name is not an integer of at least `least`."""
+    """Raise ConfigError if the value is not an integer of at least `least`."""
     if not is_integer_from(least, value):
         raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
 
@@ -97,7 +97,7 @@ def in_order(what: str, ids: Iterable[Hashable], error: type[FastmarlError] = Co
     """Return ids as a list; sets, whose order differs from process to process, are sorted.
 
     Raises:
-        FastmarlError: `error`, if ids in a set have nothing to sort by except their addresses.
+        FastmarlError: `error`, if the ids in a set can only be sorted by their addresses.
     """
     if not isinstance(ids, set | frozenset):
         return list(ids)

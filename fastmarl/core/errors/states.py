@@ -32,7 +32,7 @@ PLAIN = (type(None), bool, int, float, str, dict, list, tuple)
 
 
 def is_plain(value: Any, *more: type) -> bool:
-    """Return True if a value and everything in it are exactly of a type in `PLAIN` or `more`.
+    """Return True if the type of a value, and of everything in it, is exactly one of `PLAIN` or `more`.
 
     Instances of subclasses do not count, because they would be read from a file as the base type.
     """

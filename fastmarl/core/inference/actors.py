@@ -50,13 +50,13 @@ class Actor:
         return serves(self.connectors.spaces, spaces, bounds=self.env_actions.uses_bounds)
 
     def rest(self) -> None:
-        """Free the per-agent memory, as there are no agents."""
+        """Free the per-agent memory; call this only while the module has no agents."""
         self.inference.rest()
         self.env_actions.forget()
 
 
 class Policies:
-    """All policies of a runner, by index.
+    """The policies of a runner, indexed by module index.
 
     Args:
         log: Log of the episodes, whose store is made for these policies.
@@ -65,7 +65,7 @@ class Policies:
     Attributes:
         by_index: Policies by index; None for removed ones.
         env_actions: Actions for the envs, by module index.
-        may_differ: True if other code has run since `renew()`, and may have changed modules.
+        may_differ: True if other code, which may have changed modules, has run since `renew()`.
     """
 
     def __init__(self, log: EpisodeLog, policies: list[Actor]):
@@ -91,7 +91,7 @@ class Policies:
         map_all(self._store.table.records, env_indices, mapping_fn, only_module)
 
     def is_outdated(self, env_index: int, mapping_fn: MappingFn | None) -> bool:
-        """Return True if the episode of the env would use different policies when started now with this mapping."""
+        """Return True if the episode of the env would use different policies if it started now with this function."""
         record = self._store.table.record(env_index)
         return record.policy_mapping_fn != mapping_fn or any(record in self.at(i).episodes for i in self._leaving)
 
@@ -149,7 +149,7 @@ class Policies:
     # Launching.
 
     def launch(self, graphs: TickGraphs, explore: bool, seconds: dict[str, float]) -> None:
-        """Start the forward passes of all captured modules acting next on the device, without waiting for results.
+        """Launch the forward passes of all captured modules that act next, without waiting for the device.
 
         `inference.act()` of each module waits for its results.
         """
@@ -169,7 +169,7 @@ class Policies:
     # Adding and removing modules.
 
     def add(self, policy: Actor) -> None:
-        """Add a policy under an id that is not taken."""
+        """Add a policy with an unused id."""
         index = self.by_index.index(None) if None in self.by_index else len(self.by_index)
         self.by_index[index : index + 1] = [policy]
         self._fitting.clear()  # the index may have been another's
@@ -186,7 +186,7 @@ class Policies:
             self.tidy()
 
     def tidy(self) -> None:
-        """Free the memory of idle modules, and remove modules no longer needed. Called between calls."""
+        """Free the memory of idle modules, and drop removed ones no longer needed. Called between `sample()` calls."""
         running = self._running() if self._leaving else set()
         for index in list(self._leaving):
             if self.at(index).episodes.isdisjoint(running):
@@ -205,7 +205,7 @@ class Policies:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Disable dropout and the like in acting modules, and restore their modes at the end."""
+        """Put acting modules into evaluation mode (no dropout), and restore their modes at the end."""
         self._is_sampling = True
         try:
             for index in self._store.active:
@@ -215,7 +215,7 @@ class Policies:
             self.end_evaluation()
 
     def end_evaluation(self) -> None:
-        """Restore the modes of the modules before `sampling()`; a second call completes an interrupted one."""
+        """Restore the modes that modules had before `sampling()`; a second call completes an interrupted one."""
         self._is_sampling = False
         for part in self._training:
             part.training = True

@@ -38,19 +38,19 @@ Batch = dict[str, Any] | list[np.ndarray] | Launch
 
 
 class ModuleInference:
-    """Runs one module.
+    """Runs a single module to compute its outputs and choose actions.
 
     Args:
         module_id, module: The module, on `transfer.device`.
         transfer: Copies between arrays and tensors.
         generator, rng: Random generators for exploration, of torch on the same device and of NumPy.
         table: Lanes, for modules with recurrent state.
-        connectors: Make the module batches from recorded rows.
+        connectors: Connectors that make the module batches from recorded rows.
         options: Options for running it.
 
     Attributes:
         launched: A forward pass that was launched for the next batch, see `Policies.launch()`.
-        rows: Rows of the last batch, for modules with connectors of outputs.
+        rows: Rows of the last batch, for modules with output connectors.
     """
 
     def __init__(
@@ -153,13 +153,13 @@ class ModuleInference:
         return self._nest([array.copy() if array.dtype == object else next(numbers) for array in arrays])
 
     def call(self, block: Block, first: int, end: int, legal: np.ndarray | None, *, explore: bool) -> GraphCall:
-        """Prepare the part of the module in a launch: observations, states, and masks not applied by the module."""
+        """Prepare the module inputs for a launch: observations, states, and masks not applied by the module itself."""
         obs, states = self._inputs(block, first, end, explore=explore)
         masks = [legal] if legal is not None and self._masks else []
         return GraphCall(self, [*obs, *states, *masks])
 
     def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
-        """Compute outputs and actions for the tensors of `call()`; the work may be captured."""
+        """Compute outputs and actions for the tensors of `call()`; this may be captured in a CUDA graph."""
         n_inputs = len(self._layout.leaves) + (0 if self.lane_state is None else len(self.lane_state.initial))
         mask = tensors[n_inputs] if len(tensors) > n_inputs else None
         outputs = self._forward(self._nest(tensors[:n_inputs]), explore, None, mask)
@@ -204,7 +204,7 @@ class ModuleInference:
         Args:
             batch: Result of `batch()`, with n rows.
             lanes: int32 [n], lanes of the rows.
-            explore: Sample actions; False: choose the most probable ones.
+            explore: If True, sample actions, else choose the most probable ones.
             t: Env steps made by all runners until now, for exploration schedules.
             legal: bool [n, choices]; other choices get the lowest logit, unless the module applies masks itself.
 
@@ -212,8 +212,8 @@ class ModuleInference:
             All outputs, including "actions", as arrays [n, ...], which are valid until the next call.
 
         Raises:
-            ModuleOutputError: If an output has the wrong number of rows, or NaN or infinity; if both actions and logits
-                are missing; or if the logits do not match the action space, or leave no choice.
+            ModuleOutputError: If an output has the wrong number of rows or contains NaN or infinity; if both actions
+                and logits are missing; or if the logits do not match the action space, or leave no choice.
         """
         if isinstance(batch, list) and (answered := self._native_forward(batch)) is not None:
             arrays = self._native_outputs(*answered, explore, legal)
@@ -230,7 +230,7 @@ class ModuleInference:
         return arrays
 
     def likeliest(self, obs: np.ndarray) -> np.ndarray | None:
-        """Return the most probable raw actions [n, ...] on a fast path; None: call `act()`, which also reports errors.
+        """Return the most probable raw actions [n, ...], or None if only `act()` can handle these observations.
 
         The next call overwrites the result.
 
@@ -284,7 +284,7 @@ class ModuleInference:
     def _forward_torch(
         self, batch: dict[str, Any], n: int, explore: bool, t: int, legal: np.ndarray | None
     ) -> dict[Key, np.ndarray]:
-        """Return the outputs of the module, and actions."""
+        """Run the module in torch; return its outputs and the chosen actions."""
         self._had_grad = torch.is_grad_enabled()
         with self._no_grad:
             mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
@@ -349,7 +349,7 @@ class ModuleInference:
         return draws if draws is not None and len(shape) == 2 and draws.n_logits in (None, shape[1]) else None
 
     def begin_state(self, lanes: np.ndarray) -> None:
-        """Set the initial state of lanes whose first step this is, when actions do not come from the module."""
+        """Set the initial state of lanes at their first step if their actions do not come from the module."""
         if self.lane_state is not None:
             self.lane_state.begin(lanes)
 
@@ -369,7 +369,7 @@ class ModuleInference:
         self._is_casting = False
 
     def rest(self) -> None:
-        """Free the per-lane memory; all lanes are idle."""
+        """Free the per-lane memory; call this only while all lanes are idle."""
         self._capture.forget(self)
         if self.lane_state is not None:
             self.lane_state.forget()
@@ -415,9 +415,9 @@ def _with_time(leaf: Any) -> Any:
 
 
 def make_draws(kind: type[Distribution], rng: np.random.Generator) -> ActionDraws | None:
-    """Make a sampler for the distributions Categorical, MultiCategorical and DiagGaussian, without their subclasses.
+    """Return a sampler for Categorical, MultiCategorical or DiagGaussian, but None for subclasses and other kinds.
 
-    It uses the same probabilities as torch, with a separate random stream. None: `kind` must sample itself.
+    It uses the same probabilities as torch, with a separate random stream. Other kinds sample themselves.
     """
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)

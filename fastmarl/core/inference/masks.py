@@ -1,4 +1,4 @@
-"""Action masks of modules, read from observations or infos for their logits; `spaces.masks` defines their forms."""
+"""Action masks for module logits, read from observations or infos; `spaces.masks` defines their forms."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class ActionMasks:
         table: Lanes, for infos and for agent names in errors.
 
     Attributes:
-        key: Key of the mask in observations; None: masks may only come in infos.
+        key: Key of the mask in observations; None if masks can only come in infos.
         on_record: True if the observations that the module sees contain the mask; if not, masks are recorded in a
             column.
 
@@ -53,7 +53,7 @@ class ActionMasks:
         """Return the legal actions in the rows from `first` to `end`.
 
         Returns:
-            bool [end - first, choices], which the next call overwrites; None: all actions are legal.
+            bool [end - first, choices], which the next call overwrites; None if all actions are legal.
 
         Raises:
             ActionMaskError: If an agent has no legal action, or the mask in its info has the wrong size.

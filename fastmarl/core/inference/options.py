@@ -18,9 +18,9 @@ class InferenceOptions:
     Args:
         native: True if compiled code may replace torch, see native.py.
         dtype: "float32", or "bfloat16" for the operations that torch.autocast computes in bfloat16.
-        compile: Arguments of `torch.compile`; None: modules are not compiled.
+        compile: Arguments of `torch.compile`; None for no compilation.
         threads: Threads for compiled forward passes of many rows.
-        graphs: Launches capturable modules; None: each module is called separately.
+        graphs: Launcher for capturable modules; None calls each module separately.
     """
 
     native: bool = True
@@ -42,7 +42,7 @@ def why_never_captured(connectors: ModuleConnectors, has_objects: bool, options:
 
 
 def make_autocast(device: torch.device, dtype: str) -> torch.autocast | None:
-    """Return a context in which torch computes in a different dtype; None for float32."""
+    """Return an autocast context for this dtype, or None for float32."""
     if dtype == "float32":
         return None
     # Without a cache, so that a captured forward pass converts the current weights at each replay.

@@ -1,4 +1,4 @@
-"""Rows of agents as plain data, for the next module outputs and the next chunks of episodes."""
+"""Agent rows as plain data, needed for the next module outputs and episode chunks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def rows_state(
     numbers: np.ndarray,
     rows: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """Return the rows of some agents, in order, at the end of a call.
+    """Return the rows of the given agents as plain data, in order, at the end of a call.
 
     Args:
         policy: Policy of the module.
@@ -34,7 +34,7 @@ def rows_state(
         n_acted: Number of rows already acted upon.
         lanes: int32, agent number -> lane.
         numbers: Lane -> agent number; -1 for omitted agents.
-        rows: int64, ascending: rows of these agents to return; None: all.
+        rows: Rows of these agents to return, int64, ascending; None returns all.
     """
     recurrent = policy.inference.lane_state
     number_R = numbers[block.lane_R[: block.rows.n]]
@@ -59,7 +59,7 @@ def rows_state(
 
 
 class ModuleRowsState:
-    """A result of `rows_state()`, checked completely.
+    """A fully validated result of `rows_state()`.
 
     Args:
         policy: Policy of the module that is to continue.
@@ -106,7 +106,7 @@ class ModuleRowsState:
 
         Args:
             block: The block of the module.
-            table: The lanes.
+            table: The table of lanes, which is updated.
             lanes: int32, agent number -> lane.
         """
         agent_R = self._columns["agent"]
@@ -182,7 +182,7 @@ def _checked_list(what: str, values: Any, n: int | None = None) -> list[Any]:
 
 
 def _plain_key(key: Key) -> Any:
-    """Convert the key of an output to plain types, as states can be saved with `int` as the only type of integers."""
+    """Convert an output key to plain types, since saved states support no integer type other than `int`."""
     if isinstance(key, str):
         return key
     return [["own", entry.value] if isinstance(entry, Recorded) else [isinstance(entry, Index), entry] for entry in key]

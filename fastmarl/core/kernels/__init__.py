@@ -1,7 +1,7 @@
-"""Compiled functions on arrays. Importing one defers interrupts (SIGINT) while numba compiles or loads functions.
+"""Compiled functions on arrays; importing any of them defers interrupts (SIGINT) while numba compiles or loads code.
 
-Meanwhile, LLVM calls back into Python. An interrupt raised in such a callback is printed and lost, or gives LLVM an
-error that ends the process.
+Compiling calls back from LLVM into Python. An interrupt raised in such a callback would be printed and lost, or cause
+an LLVM error that ends the process.
 """
 
 import signal

@@ -26,7 +26,7 @@ def accumulate(reward_R, lane_R, lookback_R, first_action, end_action, row_L, fi
     Args:
         reward_R: float64 [n], reward for the action taken at each row.
         lane_R: int32 [n].
-        lookback_R: bool [<= n], of the first rows: True if counted in an earlier call.
+        lookback_R: bool [<= n], for the first rows: True if the row was counted in an earlier call.
         first_action, end_action: Range of rows whose agents acted in this call.
         row_L, final_L: int64, last row of each lane, whose step is complete only if the lane is finished (final_L >=
             0).
@@ -74,7 +74,7 @@ def exponential_mean_numpy(mean, weight, values):
 
 @njit(cache=True, nogil=True)
 def exponential_mean(mean, weight, values):
-    """Return the exponential moving mean after all values (float64 [n]); NaN means no value, in both."""
+    """Return the exponential moving `mean`, updated with `values` (float64 [n]); NaN in either means no value."""
     rest = 1.0 - weight
     for value in values:
         if not math.isnan(value):

@@ -17,7 +17,7 @@ def scale_actions_far(raw_NK, low_K, high_K, out_NK):
 
 @njit(cache=True, nogil=True)
 def scale_actions(raw_NK, low_K, high_K, out_NK):
-    """Map [-1, 1] to [low, high], and clip values beyond.
+    """Map [-1, 1] to [low, high], and clip the results to these bounds.
 
     Args:
         raw_NK: float32 or float64 [n, k].

@@ -1,4 +1,4 @@
-"""Writing a step of a batch of envs to the lanes of its agents.
+"""Write a step of a batch of envs to the lanes of its agents.
 
 Axes in names: P position in the group arrays, env * (number of agents) + agent; E env, L lane, R row.
 """
@@ -168,7 +168,7 @@ def append_rows(
     """Append one row to each lane at these positions, from row `first` on.
 
     Args:
-        positions, n: int64 [>= n], each once, and their number.
+        positions, n: int64 [>= n], distinct positions, and the number of positions to use.
         lane_P, agents: int32, and the number of agents in the group.
         env_t_E: int32, env step to record.
         first: int, row of the first position.
@@ -197,15 +197,17 @@ def end_lanes_numpy(ended, n, agents, present_P, lane_P, row_L, n_rows, first, p
 
 @njit(cache=True, nogil=True)
 def end_lanes(ended, n, agents, present_P, lane_P, row_L, n_rows, first, prev_F, at_F, lanes, envs):
-    """Close the lanes at these positions with the finals first .. first + n.
+    """Close the lanes at these positions and assign them the finals first:first + n.
 
     Args:
         ended: int64 [>= n], positions.
-        n, agents, n_rows, first: ints: lanes that end; agents of the group; rows of the block; first free final.
+        n, agents, n_rows, first: ints: number of ending lanes, of agents in the group, and of rows in the block; index
+            of the first free final.
         present_P: bool, True if there is a current observation.
         lane_P: int32, set to -1 at these positions.
         row_L: int64, last row of each lane.
-        prev_F, at_F: int64, out: the last row of the lane; n_rows, or -1 without a current observation.
+        prev_F: int64, out: last row of the lane.
+        at_F: int64, out: n_rows, or -1 without a current observation.
         lanes, envs: int32 and int64 [>= n], out: the lanes, and their envs.
     """
     for i in range(n):

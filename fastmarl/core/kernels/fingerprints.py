@@ -10,7 +10,7 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def word_keys(n: int) -> np.ndarray:
-    """Make the keys of words, uint64 [n]: odd, so that every change of a word shows; equal in all versions."""
+    """Return word keys, uint64 [n]: odd, so that changing a word changes its product; the same in all versions."""
     with np.errstate(over="ignore"):
         z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -26,7 +26,7 @@ def add_words_numpy(words_RW, n, key_W, sum_N):
 
 @njit(cache=True, nogil=True)
 def add_words(words_RW, n, key_W, sum_N):
-    """Add the words of the first n rows, each times its key, to a sum for each row.
+    """Add the sum of words times keys of each of the first n rows to `sum_N`.
 
     Args:
         words_RW: Unsigned integers [R, W].
@@ -54,11 +54,11 @@ def mix_numpy(sum_N, prev_N, reward_R, order_K, out_K):
 
 @njit(cache=True, nogil=True)
 def mix(sum_N, prev_N, reward_R, order_K, out_K):
-    """Compute fingerprints of rows, from their words and the reward received before.
+    """Compute row fingerprints from the sums of their words and the reward of the previous row.
 
     Args:
         sum_N: uint64 [n], see add_words().
-        prev_N: int64 [n], previous row, or -1: no reward yet.
+        prev_N: int64 [n], previous row, or -1 if there is no reward yet.
         reward_R: float64, rewards of the rows in `prev_N`.
         order_K: int64 [k], indices below n of the wanted rows.
         out_K: uint32 [k], out.
@@ -84,7 +84,7 @@ def checksum_numpy(words_W):
 
 @njit(cache=True, nogil=True)
 def checksum(words_W):
-    """Return a uint64 checksum of uint64 [W] that changes with any word, and with their order."""
+    """Return a uint64 checksum of uint64 [W] that depends on every word and on the order of the words."""
     total, key = np.uint64(0), np.uint64(0)
     for w in range(len(words_W)):
         key += np.uint64(0x9E3779B97F4A7C15)
@@ -111,15 +111,15 @@ def group_by_entry_numpy(entry_N, env_t_N, count_T, first_T, order_N, step_N):
 
 @njit(cache=True, nogil=True)
 def group_by_entry(entry_N, env_t_N, count_T, first_T, order_N, step_N):
-    """Sort rows by entry, keeping their order within each; leave out those with an entry below 0.
+    """Sort rows by entry, keeping their order within each entry; rows with a negative entry are left out.
 
     Args:
         entry_N: int32 [n].
         env_t_N: int32 [n], ascending within an entry.
         count_T: int64, out: number of rows of each entry.
-        first_T: int32, written at entries with rows: env step of the first.
+        first_T: int32, out: env step of the first row of each entry; entries without rows are not written.
         order_N: int64 [n], out: row numbers.
-        step_N: int32 [n], out: env steps since the previous row of the entry; 1 for its first.
+        step_N: int32 [n], out: env steps since the previous row of the entry; 1 for the first row.
 
     Returns:
         (k, most): the number of rows with an entry, and the maximum of their steps, at least 1.

@@ -1,11 +1,11 @@
-"""Former rows of lanes in a block, and stacks of their values."""
+"""Previous rows of lanes in a block, and stacks of their values."""
 
 import numpy as np
 from numba import njit
 
 
 def as_compiled(array: np.ndarray) -> np.ndarray:
-    """Return an array to copy: unchanged, or as unsigned integers for float16 and longdouble, unknown to numba."""
+    """Return `array`, viewed as unsigned integers if it is float16 or longdouble, which numba does not support."""
     if array.dtype.kind != "f" or array.dtype.itemsize in (4, 8):
         return array
     return array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint64)
@@ -27,8 +27,8 @@ def former_rows(last_N, prev_R, out_NF):
     """Follow the chain of rows ending with each of `last_N`.
 
     Args:
-        last_N: int64 [n]; -1: no row.
-        prev_R: int64, previous row of the same lane by row, or -1.
+        last_N: int64 [n]; -1 for no row.
+        prev_R: int64, previous row of the same lane for each row, or -1.
         out_NF: int64 [n, f], out: the last f rows of each chain in order; -1 where it is shorter.
     """
     for i in range(len(last_N)):
@@ -51,7 +51,7 @@ def gather_frames(values_RPC, rows_NF, out_NPFC):
 
     Args:
         values_RPC: [rows, p, c], any dtype: frames of p points with c channels.
-        rows_NF: int64 [n, f], rows of the frames in each stack; -1: a frame of zeros.
+        rows_NF: int64 [n, f], rows of the frames in each stack; -1 gives a frame of zeros.
         out_NPFC: [n, p, f, c], any dtype, out; values are converted to it.
     """
     for i in range(len(rows_NF)):
@@ -77,8 +77,8 @@ def one_hot_frames(values_RK, rows_NF, choices_K, out_NFC):
 
     Args:
         values_RK: [rows, k], integers; one out of its range becomes a vector of zeros.
-        rows_NF: int64 [n, f]; -1: all zeros.
-        choices_K: int64 [k]; number k is below choices_K[k].
+        rows_NF: int64 [n, f]; -1 gives zeros.
+        choices_K: int64 [k], number of possible values of each integer.
         out_NFC: [n, f, sum of choices_K], out.
     """
     for i in range(len(rows_NF)):

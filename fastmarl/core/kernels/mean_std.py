@@ -1,7 +1,7 @@
 """Running means and deviations, with the arithmetic of RLlib MeanStdFilter.
 
-Welford (1962), "Note on a method for calculating corrected sums of squares and products": one observation after the
-other, so that results are bit-identical to RLlib. The statistics of fastmarl are merged in batches, see moments.py.
+Welford (1962), "Note on a method for calculating corrected sums of squares and products". Observations are added one
+by one, so that results are bit-identical to RLlib. The statistics of fastmarl are merged in batches, see moments.py.
 """
 
 import numpy as np
@@ -49,7 +49,7 @@ def push_rows(values_NK, chosen, n_pushes, mean_K, delta_K, squares_K, delta_squ
         scaling: (add rows, subtract the mean, divide by the deviation, bound of outputs or 0); three bools, one float.
 
     Returns:
-        The number of rows added until now.
+        The total number of rows added, including earlier calls.
     """
     updates, demean, scale, bound = scaling
     for row in chosen:

@@ -1,4 +1,4 @@
-"""Normalisation of rows one after the other, by running moments that include each row.
+"""Normalisation of rows one by one, using running moments that include the row itself.
 
 Welford (1962), "Note on a method for calculating corrected sums of squares and products".
 """
@@ -29,7 +29,7 @@ def count_and_normalize_numpy(values_NK, count, mean_K, m2_K, counts, demean, de
 
 @njit(cache=True, nogil=True)
 def count_and_normalize(values_NK, count, mean_K, m2_K, counts, demean, destd, clip, out_NK):
-    """Add each row to the moments, then write (row - mean) / std, by the moments with this row, to `out_NK`.
+    """Add each row to the moments, then write (row - mean) / std, with the updated moments, to `out_NK`.
 
     Args:
         values_NK: [n, k] of any real dtype.
@@ -41,7 +41,7 @@ def count_and_normalize(values_NK, count, mean_K, m2_K, counts, demean, destd, c
         out_NK: float32 [n, k], out.
 
     Returns:
-        -1, or the first row with a non-finite number: it and later rows were not added or written.
+        -1, or the first row with a non-finite number; this row and all later ones were neither added nor written.
     """
     seen = count
     for i in range(len(values_NK)):

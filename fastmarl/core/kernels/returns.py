@@ -29,9 +29,9 @@ def gae(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advantage_N):
     Values of 0 and a `lambda_` of 1 give discounted returns.
 
     Args:
-        reward_N, value_N: float [n], of trajectory after trajectory: of each step, and of the observation acted upon.
-        last_value_S: float [s], of the observation after the last step; 0 if the trajectory terminated.
-        length_S: int64 [s], steps of each trajectory; their sum is n.
+        reward_N, value_N: float [n], reward of each step and value of its observation, concatenated over trajectories.
+        last_value_S: float [s], value of the observation after the last step; 0 if the trajectory terminated.
+        length_S: int64 [s], number of steps of each trajectory; the sum is n.
         gamma, lambda_: float.
         advantage_N: float [n], out.
     """
@@ -113,7 +113,7 @@ def n_step_returns(reward_N, value_N, last_value_S, length_S, n_step, gamma, ret
 
     Args:
         reward_N, value_N, last_value_S, length_S, gamma: See gae().
-        n_step: int, 1 or more: number of rewards that count, fewer at the end of a trajectory.
+        n_step: int, 1 or more: number of rewards to sum; fewer are summed at the end of a trajectory.
         return_N: float [n], out.
     """
     begin = 0
@@ -140,7 +140,7 @@ def discounted_sums(value_N, gamma, sum_N):
     """Compute the discounted sum from each step on, in float64, in the order of scipy.signal.lfilter.
 
     Args:
-        value_N: Number [n], of each step.
+        value_N: Array [n] of any real dtype, the value of each step.
         gamma: float, discount per step.
         sum_N: float64 [n], out.
     """

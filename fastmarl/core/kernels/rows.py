@@ -1,4 +1,4 @@
-"""Copies of rows as bytes, by compiled functions that serve any dtype and shape.
+"""Compiled functions that copy rows of any dtype and shape as bytes.
 
 Axes in names: P position in the group arrays, env * (number of agents) + agent; L lane, R row, F final observation, B
 byte.
@@ -23,7 +23,7 @@ def take_rows_numpy(source_PB, positions, n, first, out_RB):
 
 @njit(cache=True, nogil=True)
 def take_rows(source_PB, positions, n, first, out_RB):
-    """Copy the rows at some positions to rows first .. first + n.
+    """Copy the rows at `positions` to rows first:first + n of `out_RB`.
 
     Args:
         source_PB: uint8 [P, B].
@@ -45,15 +45,15 @@ def take_finals_numpy(source_PB, row_RB, ended, n, present_P, prev_F, first, out
 
 @njit(cache=True, nogil=True)
 def take_finals(source_PB, row_RB, ended, n, present_P, prev_F, first, out_FB):
-    """Copy last observations of ending lanes: the current one, or else the previous one again.
+    """Copy the last observation of each ending lane: the current one or, without one, the previous one again.
 
     Args:
         source_PB: uint8 [P, B], current observations.
         row_RB: uint8 [R, B], rows of the block.
         ended: int64 [>= n], positions of the lanes.
-        n, first: ints; finals first .. first + n are written.
+        n, first: ints; finals first:first + n are written.
         present_P: bool, True if there is a current observation.
-        prev_F: int64, the last row of the lane, by final.
+        prev_F: int64, last row of the lane of each final.
         out_FB: uint8 [F, B], out.
     """
     for i in range(n):

@@ -173,8 +173,8 @@ class RLModule(torch.nn.Module):
         `DefaultRLModule`, and attributes returned by `get_non_inference_attributes()`.
 
         Raises:
-            ConfigError: If names, shapes or dtypes do not match this network. After this error, or one raised by
-                `set_extra_state()` of a layer, which is propagated, nothing has changed.
+            ConfigError: If names, shapes or dtypes do not match this network. The module is unchanged after this error,
+                and after any error propagated from `set_extra_state()` of a layer.
         """
         given = self._read(state)
         before = self.get_state() if any(map(_is_extra, given)) else None
@@ -227,8 +227,8 @@ def copied(module: Module) -> Module:
 def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
     """Return the given names whose weights are only needed in training.
 
-    They belong to the attributes returned by `get_non_inference_attributes()`, as in RLlib. There are none without that
-    method, or if the module was made with `inference_only`.
+    These are the weights of attributes returned by `get_non_inference_attributes()`, as in RLlib. The result is empty
+    if the module does not have this method, or was made with `inference_only`.
     """
     net = module._net()
     attributes = getattr(net, "get_non_inference_attributes", None)
@@ -244,7 +244,7 @@ def _is_extra(name: str) -> bool:
 
 
 def _as_own(own: Any, given: Any) -> Any:
-    """Copy an entry of an extra state; an array from a checkpoint becomes a tensor if the current entry is one."""
+    """Copy an entry of an extra state, converting an array from a checkpoint if the current entry is a tensor."""
     if isinstance(own, torch.Tensor) and isinstance(given, np.ndarray):
         return _to_tensor("an extra state", given.copy())
     if type(given) is dict and isinstance(own, dict):
@@ -291,7 +291,7 @@ _SPACES: WeakKeyDictionary[torch.nn.Module, list[tuple[gym.Space, gym.Space]]] =
 
 
 def _remember_spaces(module: torch.nn.Module, spaces: tuple[gym.Space, gym.Space]) -> None:
-    """Record the spaces with which a module is wrapped; among equivalent ones, only the latest."""
+    """Record the spaces with which a module is wrapped, replacing equivalent ones."""
     others = [each for each in _SPACES.get(module, []) if not serves(each, spaces, bounds=True)]
     _SPACES[module] = [*others, spaces]
 
@@ -312,8 +312,8 @@ def _known_spaces(module: torch.nn.Module) -> tuple[gym.Space | None, gym.Space 
 class AdaptedModule(RLModule):
     """Adds the methods of RLModule to any torch module whose `forward(batch)` returns a dict.
 
-    Weights are the weights of the wrapped module, under their original names in `get_state()`. Calls are forwarded to
-    it, and attributes not defined by RLModule are read from and set on it: `runner.module["p0"].encoder` is its
+    `get_state()` returns the weights of the wrapped module under their original names. Calls are forwarded to that
+    module, and attributes not defined by RLModule are read from and set on it: `runner.module["p0"].encoder` is its
     encoder.
     """
 
@@ -360,7 +360,7 @@ def as_rl_module(
 ) -> RLModule:
     """Return `module` itself if it is an RLModule, with missing spaces filled in; otherwise wrap it in one.
 
-    Without spaces, a module that acted in a runner has the spaces of its agents there; a copy of it has none.
+    If no spaces are given, a module that acted in a runner gets the spaces of its agents there; a copy of it gets none.
 
     Args:
         module: Any torch module whose `forward(batch)` returns a dict.

@@ -72,7 +72,10 @@ class DefaultRLModule(RLModule):
         self.float()  # dtype of observations, regardless of torch's default dtype
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return {}, or float32 [size] for "h" and, with an LSTM, "c"; under "actor" and "critic" if separate."""
+        """Return {}, or zeros, float32 [size], for "h" and, with an LSTM, "c".
+
+        They are nested under "actor" and "critic" if the two do not share layers.
+        """
         if self.vf_trunk is None or not self.is_stateful():
             return self._initial_cell()
         return {"actor": self._initial_cell(), "critic": self._initial_cell()}
@@ -111,7 +114,7 @@ class DefaultRLModule(RLModule):
 
 
 class RecurrentTrunk(nn.Module):
-    """Layers for single steps, then a recurrent cell: ([B, T, ...], state of [B, size]) -> ([B, T, size], state)."""
+    """Applies layers to each step, then a recurrent cell: ([B, T, ...], state [B, size]) -> ([B, T, size], state)."""
 
     def __init__(self, steps: nn.Module):
         super().__init__()
@@ -125,7 +128,7 @@ class RecurrentTrunk(nn.Module):
 
 
 class LSTMTrunk(RecurrentTrunk):
-    """The state is {"h", "c"}."""
+    """Trunk with an LSTM cell, whose state is {"h", "c"}."""
 
     def __init__(self, steps: nn.Module, n_in: int, size: int):
         super().__init__(steps)
@@ -137,7 +140,7 @@ class LSTMTrunk(RecurrentTrunk):
 
 
 class GRUTrunk(RecurrentTrunk):
-    """The state is {"h"}."""
+    """Trunk with a GRU cell, whose state is {"h"}."""
 
     def __init__(self, steps: nn.Module, n_in: int, size: int):
         super().__init__(steps)
@@ -149,7 +152,7 @@ class GRUTrunk(RecurrentTrunk):
 
 
 class FreeLogStd(nn.Module):
-    """Appends log standard deviations [B, k], which are free parameters, to means [B, k]."""
+    """Appends log standard deviations [B, k], which are parameters independent of the input, to means [B, k]."""
 
     def __init__(self, n: int):
         super().__init__()

@@ -112,12 +112,11 @@ class OneHot(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Applies convolutions to images [n, height, width, channels] of any dtype, times `scale`; returns float32 [n,
-    size].
+    """Scales images [n, height, width, channels] of any dtype and applies convolutions, giving float32 [n, size].
 
     Args:
         shape: (height, width, channels).
-        filters: [out channels, kernel, stride] of each layer; None halves the image until it is small.
+        filters: [out channels, kernel, stride] of each layer; None adds layers that halve the image until it is small.
     """
 
     def __init__(self, shape: Sequence[int], filters: Any, activation: str, scale: float):

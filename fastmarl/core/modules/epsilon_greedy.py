@@ -1,4 +1,4 @@
-"""Networks of action values for off-policy learners."""
+"""Q-networks with epsilon-greedy exploration, for off-policy learners."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SURE = 100.0  # a logit that exceeds all others by this is always sampled
 @public("fastmarl.modules")
 @dataclass(frozen=True, kw_only=True)
 class EpsilonGreedyModelConfig(DefaultModelConfig):
-    """Options of `EpsilonGreedyRLModule`: the options of the default networks, and of exploration."""
+    """Options of `EpsilonGreedyRLModule`: the options of the default networks, plus exploration."""
 
     epsilon: Sequence[Sequence[float]] = ((0, 1.0), (10_000, 0.05))
     """Probability of a random action: pairs (env steps, probability), interpolated linearly, as in RLlib."""

@@ -17,7 +17,7 @@ COLUMNS = (Recorded.ACTION_MASK, Columns.ACTION_MASK)  # a module output under s
 
 
 def masked(logits: Tensor, mask: Any) -> Tensor:
-    """Return logits [..., choices], with the lowest finite number (also for float32) where the mask is 0.
+    """Return logits [..., choices], replaced by the lowest number that is finite even in float32 where the mask is 0.
 
     Args:
         mask: A tensor [..., choices] or [..., *shape] with the same number of elements; or nested tensors, which are

@@ -28,7 +28,7 @@ class DefaultModelConfig:
     fcnet_hiddens: Sequence[int] = (256, 256)
     """Sizes of the fully connected layers after the observation (and its convolutions)."""
     fcnet_activation: str = "tanh"
-    """Activation; all activations are one of "tanh", "relu", "silu" ("swish"), "gelu" and "linear"."""
+    """Activation of these layers: "tanh", "relu", "silu" ("swish"), "gelu" or "linear", as for all activations."""
     conv_filters: Sequence[Sequence[Any]] | None = None
     """Convolutions of images: [out channels, kernel, stride] of each layer, without padding.
 
@@ -49,7 +49,7 @@ class DefaultModelConfig:
     lstm_cell_size: int = 256
     """Size of the LSTM state."""
     use_gru: bool = False
-    """Put a GRU in place of the LSTM."""
+    """Put a GRU, instead of an LSTM, between the fully connected layers and the heads."""
     gru_cell_size: int = 256
     """Size of the GRU state."""
 

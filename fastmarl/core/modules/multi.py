@@ -93,7 +93,7 @@ class MultiRLModule(torch.nn.Module):
         return {module_id: self[module_id].forward_train(part, **kwargs) for module_id, part in batch.items()}
 
     def get_initial_state(self) -> dict[str, dict[str, Any]]:
-        """Return module id -> initial state, for recurrent modules."""
+        """Return {module id: initial state} for the recurrent modules."""
         return {module_id: module.get_initial_state() for module_id, module in self.items() if module.is_stateful()}
 
     def is_stateful(self) -> bool:
@@ -103,7 +103,7 @@ class MultiRLModule(torch.nn.Module):
     def get_state(
         self, module_ids: Collection[str] | None = None, *, inference_only: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """Return module id -> weights.
+        """Return {module id: weights}.
 
         Args:
             module_ids: Modules to include; None for all.
@@ -134,10 +134,10 @@ class MultiRLModule(torch.nn.Module):
         for_each(state, check)
 
     def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Set weights from module id -> weights; modules missing in `state` keep theirs.
+        """Set weights from {module id: weights}; modules missing in `state` keep their weights.
 
         Raises:
-            ConfigError: See `check_state()`; nothing changes then.
+            ConfigError: If `check_state()` rejects `state`; no module is changed.
         """
         self.check_state(state)
         for module_id, weights in state.items():

@@ -48,7 +48,7 @@ class RLModuleSpec:
 @public("fastmarl.modules")
 @dataclass
 class MultiRLModuleSpec:
-    """Specifications of all modules: `rl_module_specs`, a dict of module id -> spec."""
+    """Specifications of all modules: `rl_module_specs` is a dict {module id: spec}."""
 
     rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
 

@@ -11,7 +11,7 @@ from fastmarl.core.errors import NotBuiltError
 
 
 def missing_extensions(folder: Path) -> list[str]:
-    """Return the names of stubs in `folder` without an extension for this Python."""
+    """Return the names of stubs in `folder` that have no compiled extension for this Python."""
     files = {path.name for path in folder.iterdir()}
     names = sorted(name.removesuffix(".pyi") for name in files if name.endswith(".pyi"))
     return [name for name in names if not any(name + suffix in files for suffix in EXTENSION_SUFFIXES)]

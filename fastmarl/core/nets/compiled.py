@@ -14,7 +14,7 @@ CAPTURING_MODES = ("reduce-overhead", "max-autotune")  # torch captures CUDA gra
 class CompiledForwards:
     """The two forward methods of a module, each compiled on its first call.
 
-    For new batch sizes, layers and weights torch recompiles if necessary.
+    If batch sizes, layers or weights change, torch recompiles where necessary.
 
     Args:
         module: The module.

@@ -1,7 +1,7 @@
 """Conversion of torch layers to a compiled dense network.
 
-A layer is converted only if the result of calling it is certain: linear layers, layer normalisations and activations
-defined by torch, in sequences, without hooks and not compiled.
+Only layers whose result is known for certain are converted: linear layers, layer normalisations and activations defined
+by torch, in sequences, without hooks and not compiled.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -26,12 +26,12 @@ MOST_PLAIN = 300_000
 
 
 class Cell(NamedTuple):
-    """The memory of an LSTM or a GRU.
+    """The recurrent part of an LSTM or a GRU.
 
     Attributes:
         kind: "lstm" or "gru".
         weight, bias: Parameters for the state, as in torch.
-        states: Paths of h and, in an LSTM, c among the states of the module.
+        states: Paths of h and, for an LSTM, c in the state of the module.
     """
 
     kind: str
@@ -53,25 +53,25 @@ class Layer(NamedTuple):
 
     @property
     def weights(self) -> list[torch.Tensor | None]:
-        """Weights and biases, including those for the state; None for missing ones."""
+        """Weights and biases, including those for the recurrent state; None if missing."""
         return [self.weight, self.bias, *([self.cell.weight, self.cell.bias] if self.cell else [])]
 
 
 class Net(Protocol):
-    """A compiled network: a DenseNet, or a multi-threaded one."""
+    """Interface of compiled networks: `DenseNet` and `ParallelNet`."""
 
     def forward(
         self, obs: np.ndarray, states: list[np.ndarray], next_states: list[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Compute rows; see `DenseNet.forward()`."""
+        """Compute the outputs for rows of observations; see `DenseNet.forward()`."""
 
 
 class NotDenseError(Exception):
-    """Reason why a layer is left to torch."""
+    """Raised with the reason why torch must compute a layer."""
 
 
 class DenseLayers:
-    """The current layers of a network, in order.
+    """Collects the layers of a network, in order.
 
     Args:
         n_obs: Number of values in an observation.
@@ -95,7 +95,7 @@ class DenseLayers:
         """Append layers that follow the layer `source`; return the index of the last one.
 
         Raises:
-            NotDenseError: If a layer is not known.
+            NotDenseError: If a layer has no compiled kernel.
         """
         follows_layer = False  # otherwise an activation would change the input of other layers also
         for part in parts:
@@ -142,7 +142,7 @@ class DenseLayers:
         Its states are "h" and "c" at `path`.
 
         Raises:
-            NotDenseError: If the type is different.
+            NotDenseError: If `part` is a different layer, or computes with weights other than its parameters.
         """
         if type(part) not in CELLS or part.num_layers != 1 or part.bidirectional or part.proj_size:
             raise NotDenseError(f"no compiled kernel for layer {part}")
@@ -182,7 +182,7 @@ class DenseLayers:
         return *layers, self.scale, self.logits, self.values, memory_of(self.log_std), memory_of(self.bound)
 
     def compiled(self) -> DenseNet:
-        """Make the compiled network of these layers."""
+        """Create the compiled network of these layers."""
         layers = [
             (layer.source, _array(layer.weight), _array(layer.bias), *layer[3:6],
              layer.cell and (layer.cell.kind, _array(layer.cell.weight), _array(layer.cell.bias)))
@@ -196,7 +196,7 @@ class DenseLayers:
         return sum(each.numel() for layer in self.layers for each in layer.weights if each is not None)
 
     def max_rows(self, n_threads: int) -> int:
-        """Return the number of rows up to which compiled code in this number of threads is faster than torch."""
+        """Return the largest number of rows for which compiled code with `n_threads` threads is faster than torch."""
         if BEST == "plain":
             most = MOST_PLAIN
         elif torch.get_num_threads() > FASTER * n_threads:
@@ -207,15 +207,15 @@ class DenseLayers:
 
 
 class NativeNet:
-    """A compiled network for the layers of a module, if these are known.
+    """A compiled network for the layers of a module, if all of them can be converted.
 
     Args:
-        former: Previous object for the same module, whose network is reused if only weight values changed.
-        n_threads: Number of threads for many rows.
+        former: Previous object for the same module; its network is reused if only weight values changed.
+        n_threads: Number of threads for large batches.
 
     Attributes:
-        backend: "native", or "torch" and the reason.
-        max_rows: Largest batch for the compiled network; 0: none.
+        backend: "native", or "torch: " followed by the reason.
+        max_rows: Largest batch that the compiled network should compute; 0 if torch computes all.
     """
 
     def __init__(self, former: "NativeNet | None" = None, n_threads: int = 1):
@@ -225,7 +225,7 @@ class NativeNet:
         self.max_rows, self.backend = 0, NATIVE
 
     def _take(self, layers: DenseLayers) -> None:
-        """Use the compiled network of these layers."""
+        """Switch to the compiled network of these layers."""
         if (key := layers.key()) != self._key:
             self._key, self._net = key, self._compiled(layers)
         self.max_rows, self.backend = layers.max_rows(self._n_threads), NATIVE
@@ -234,7 +234,7 @@ class NativeNet:
         return layers.compiled()
 
     def _leave(self, reason: NotDenseError) -> None:
-        """Leave the module to torch."""
+        """Let torch compute the module, for this reason."""
         self._net = self._key = None
         self.max_rows, self.backend = 0, f"torch: {reason}"
 
@@ -259,7 +259,7 @@ def is_watched(part: nn.Module) -> bool:
 
 
 def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """Return the parameter of a layer with this shape; None if it does not exist, such as a bias.
+    """Return the parameter `name` of a layer after checking its shape, or None if it is None, as for a missing bias.
 
     Raises:
         NotDenseError: If the parameter cannot be read in place.
@@ -272,7 +272,7 @@ def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Ten
 
 
 def check_weights(weights: torch.Tensor, shape: tuple[int, ...], name: str) -> None:
-    """Raise NotDenseError unless the weights are readable in place."""
+    """Raise NotDenseError unless compiled code can read the weights in place."""
     if type(weights) is not nn.Parameter or weights.dtype is not torch.float32 or not weights.is_cpu:
         raise NotDenseError(f"{name} is not a torch.nn.Parameter of float32 on the CPU")
     if weights.shape != shape or not weights.is_contiguous():
@@ -282,7 +282,7 @@ def check_weights(weights: torch.Tensor, shape: tuple[int, ...], name: str) -> N
 def parts_of(*modules: nn.Module) -> list[nn.Module]:
     """List these modules and all their parts, each once.
 
-    `modules()` of torch takes as long as many passes of a small network.
+    `torch.nn.Module.modules()` would take as long as many passes of a small network.
     """
     found, seen = list(modules), set(modules)
     for part in found:  # grows in the loop
@@ -294,7 +294,7 @@ def parts_of(*modules: nn.Module) -> list[nn.Module]:
 
 
 def memory_of(weights: torch.Tensor | None) -> tuple | None:
-    """Return address, dtype, shape and strides of a tensor, which identify its memory."""
+    """Return the address, dtype, shape and strides of a tensor, which identify its memory, or None for None."""
     return None if weights is None else (weights.data_ptr(), weights.dtype, weights.shape, weights.stride())
 
 

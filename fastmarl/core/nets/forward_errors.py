@@ -16,7 +16,7 @@ WAY_OUT = (
 def describe_failure(
     error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
 ) -> None:
-    """Do the same as `note_failure()`, or raise a clearer error.
+    """Raise a clearer error if there is one; otherwise add notes to `error`, as in `note_failure()`.
 
     Raises:
         ConfigError: If the module reads a recurrent state, but has no initial state.
@@ -31,7 +31,7 @@ def describe_failure(
 def note_failure(
     error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
 ) -> None:
-    """Add a note with module, method and shapes of the batch to the error.
+    """Add a note to the error that names the module, the method and the shapes of the batch.
 
     A second note gives the fix if the module reads a recurrent state, but has no initial state.
     """

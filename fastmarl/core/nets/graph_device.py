@@ -1,6 +1,6 @@
-"""Access to the device for graphs.py: capturing, and marking a point in the queue of work to wait for.
+"""Device access for graphs.py: capturing work, and marking a point in the work queue that can be waited for.
 
-Nothing else in the package calls CUDA for this, so that the remaining logic can be tested on the CPU.
+CUDA graphs are only accessed here, so that all other logic can be tested on the CPU.
 """
 
 import threading
@@ -16,7 +16,7 @@ CAPTURING = threading.Lock()  # torch allows one capture at a time in a process
 
 
 class CudaGraphs:
-    """Records work once and then launches it as a unit (a CUDA graph), on the stream that is then current.
+    """Records work once, and replays it as a unit (a CUDA graph) on the stream that is current at that time.
 
     Args:
         device: The CUDA device that runs the work.
@@ -30,7 +30,7 @@ class CudaGraphs:
         self._begin_pool()
 
     def warm_up(self, work: Callable[[], T]) -> T:
-        """Call `work` in the capturing stream, so that libraries load and allocate their resources."""
+        """Call `work` in the capturing stream without capturing, so that libraries allocate their resources."""
         with self._in_order():
             return work()
 
@@ -50,14 +50,14 @@ class CudaGraphs:
             raise
 
     def mark(self) -> torch.cuda.Event:
-        """Return an event after all work queued until now, whose `synchronize()` waits for it."""
+        """Return an event whose `synchronize()` waits for all work queued until now."""
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self.device))
         return event
 
     @contextmanager
     def _in_order(self) -> Iterator[None]:
-        """Switch to the capturing stream, after all work queued until now and before all later work."""
+        """Switch to the capturing stream, ordered after all work queued until now and before all later work."""
         current = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -79,10 +79,10 @@ class CudaGraphs:
         return graph.replay
 
     def _begin_pool(self) -> None:
-        """Create memory shared by all graphs.
+        """Create the memory pool shared by all graphs.
 
-        They are replayed sequentially, and nothing in the memory outlives a replay. A first graph, which does next to
-        nothing, keeps it alive.
+        Graphs can share it because they are replayed sequentially, and nothing in it outlives a replay. A first, almost
+        empty graph keeps the pool alive.
         """
         self._pool = torch.cuda.graph_pool_handle()
         self._first = self._captured(lambda: torch.zeros(1, device=self.device))

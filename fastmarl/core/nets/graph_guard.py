@@ -15,16 +15,16 @@ SCALARS = (bool, int, float, str, type(None))
 
 
 class ModuleCapture:
-    """Determines if a module, the `member`, takes part in launches, and drops captures when it changes.
+    """Decides whether a module (the `member`) is run by CUDA graphs, and drops its captures when it changes.
 
     Args:
         module: The module.
-        graphs: Launches modules; None: graphs are not used.
+        graphs: Launches modules; None if graphs are not used.
         never: Reason that rules the module out permanently, or "".
 
     Attributes:
-        in_use: True if the module takes part.
-        reason: Why it does not, if there are graphs.
+        in_use: True if graphs run the module.
+        reason: Why they do not, or ""; always "" without graphs.
     """
 
     def __init__(self, module: RLModule, graphs: TickGraphs | None, never: str):
@@ -44,7 +44,7 @@ class ModuleCapture:
         return f"cuda graph, {n} batch size{'' if n == 1 else 's'}"
 
     def renew(self, member: Member) -> None:
-        """Check the module again: its methods, its layers, and the memory of its weights.
+        """Check the methods, the layers and the weight memory of the module again.
 
         New values in the same memory need no check. `is_current()` also detects changes of layers and of memory.
         """
@@ -61,13 +61,13 @@ class ModuleCapture:
         self.in_use = not self.reason
 
     def is_current(self, member: Member) -> bool:
-        """Return True if the module takes part in its current form. Call it before each launch."""
+        """Return True if graphs can run the module in its current form. Call this before each launch."""
         if self.in_use and (self._watch is None or not self._watch.holds()):
             self.renew(member)
         return self.in_use
 
     def refuse(self, member: Member, reason: str) -> None:
-        """Leave the module out until it changes."""
+        """Exclude the module from launches until it changes."""
         self.reason = self._refused = f"it can't be captured: {reason}"
         self.in_use = False
         self.forget(member)
@@ -81,7 +81,7 @@ class ModuleCapture:
 def why_not_capturable(module: RLModule) -> str:
     """Return the reason why the forward methods of a module cannot be captured, or "".
 
-    A capture repeats exactly the operations executed by these methods once.
+    A replay repeats exactly the operations that these methods executed during the capture.
     """
     kind, own = type(module), vars(module)
     lineage = kind.__mro__
@@ -117,5 +117,5 @@ def outline(module: torch.nn.Module) -> tuple:
 
 
 def _says_how(value: Any) -> bool:
-    """Return True if an attribute may affect the computation of a layer, such as a slope or the size of a kernel."""
+    """Return True if an attribute may affect the computation of a layer, such as a slope or a kernel size."""
     return type(value) in SCALARS or (type(value) is tuple and all(type(part) in SCALARS for part in value))

@@ -29,14 +29,14 @@ class Member(Protocol):
     launched: "Launch | None"
 
     def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
-        """Compute outputs and actions with as many rows as the inputs, without waiting for the device."""
+        """Compute outputs and actions, with one row per input row, without waiting for the device."""
 
     def refuse_capture(self, reason: str) -> None:
-        """Mark the module as impossible to capture; it takes part in no further launch."""
+        """Mark the module as impossible to capture, which excludes it from further launches."""
 
 
 class GraphCall(NamedTuple):
-    """The part of a module in a tick; `arrays` are its inputs, [n, ...] each, n > 0."""
+    """The call of a module in a tick; `arrays` are its inputs, each [n, ...] with n > 0."""
 
     member: Member
     arrays: list[np.ndarray]
@@ -45,14 +45,15 @@ class GraphCall(NamedTuple):
 class Sizes:
     """Row counts to which the batches of a module are padded.
 
-    They are the largest recorded count, rounded up by at most an eighth (or to `LEAST_ROWS`), and its halves.
+    They are the largest recorded count, rounded up by at most an eighth (or to `LEAST_ROWS`), and successive halves of
+    it.
     """
 
     def __init__(self) -> None:
         self.largest = 0
 
     def grow(self, n: int) -> bool:
-        """Record a batch of `n` rows; return True if it is the largest up to now, which changes all sizes."""
+        """Record a batch of `n` rows; return True if this changes the sizes, because it is the largest batch yet."""
         if n <= self.largest:
             return False
         step = max(LEAST_ROWS, 1 << max(0, n.bit_length() - 4))
@@ -60,7 +61,7 @@ class Sizes:
         return True
 
     def of(self, n: int) -> int:
-        """Return the padded size of a batch no larger than the recorded ones."""
+        """Return the padded size of a batch of `n` rows, at most the largest recorded count."""
         size = self.largest
         while size // 2 >= max(n, LEAST_ROWS):
             size //= 2
@@ -101,7 +102,7 @@ class TickGraphs:
         )
 
     def forget(self, member: Member) -> None:
-        """Drop all programs with this module, which has changed or is idle."""
+        """Drop all programs with this module, after it changed or became idle."""
         self._drop_programs(member)
         self._sizes.pop(member, None)
         self._columns.pop(member, None)
@@ -116,8 +117,8 @@ class TickGraphs:
     def _parts(self, calls: Sequence[GraphCall]) -> list["GraphPart"]:
         """Choose the modules and row counts of a program for these calls.
 
-        If row counts vary until there are too many programs, a single one with all modules at their largest sizes
-        serves all.
+        Once varying row counts have led to too many programs, a single program with all modules at their largest sizes
+        is used for all calls.
         """
         for member, arrays in calls:
             self._columns[member] = [(sent_dtype(array.dtype), array.shape[1:]) for array in arrays]
@@ -131,7 +132,7 @@ class TickGraphs:
 
 
 class GraphPart(NamedTuple):
-    """The share of a module in a graph: its number of rows, and the columns of a single row."""
+    """The part of a module in a program: its number of rows, and the dtypes and shapes of a single row."""
 
     member: Member
     rows: int
@@ -139,7 +140,7 @@ class GraphPart(NamedTuple):
 
 
 class Launch:
-    """Running work on the device.
+    """A launched program, whose work may still be running on the device.
 
     Args:
         calls: The calls of the modules.
@@ -167,7 +168,7 @@ class Launch:
 
 
 class Slot:
-    """Host buffers of a launch, `outgoing` and `incoming`, with the arrays `columns` and `outputs` in them."""
+    """Host buffers of a launch: `outgoing` contains the arrays `columns`, and `incoming` the arrays `outputs`."""
 
     def __init__(self, inputs: Packing, device: torch.device):
         self._device = device
@@ -185,7 +186,7 @@ class Slot:
 
 
 class Program:
-    """A given set of modules and row counts, and fixed memory for their inputs and outputs.
+    """The work of a given set of modules and row counts, with fixed memory for their inputs and outputs.
 
     The first launch calls the modules directly and then captures them: libraries need a warm-up, and the sizes of
     outputs are only known afterwards.
@@ -221,14 +222,14 @@ class Program:
         return Launch(calls, self, slot, self._capture.mark())
 
     def read(self, slot: Slot) -> dict[Member, dict[Key, np.ndarray]]:
-        """Return all rows of all outputs, as copied to the slot."""
+        """Return all outputs, including padding rows, as copied to the slot."""
         arrays = iter(slot.outputs)
         return {
             part.member: {key: next(arrays) for key in keys} for part, keys in zip(self.parts, self._keys, strict=True)
         }
 
     def _stage(self, columns: list[np.ndarray], inputs: dict[Member, list[np.ndarray]]) -> None:
-        """Write the inputs of the members, padded to the part size by the last row, which is a valid input."""
+        """Write the inputs of the members, repeating the last row, which is a valid input, up to the part size."""
         targets = iter(columns)
         for part in self.parts:
             arrays = inputs.get(part.member)
@@ -292,7 +293,7 @@ class Program:
             )
 
     def _blame_writer(self) -> NoReturn:
-        """Raise a ModuleOutputError with the module that wrote to its inputs, or with all if none does so again."""
+        """Raise a ModuleOutputError naming the module that wrote to its inputs, or all if none does it again."""
         problem = "wrote into its input batch; use an operation that is not in place"
         for i, part in enumerate(self.parts):
             version = self._sent._version
@@ -303,12 +304,12 @@ class Program:
 
 
 def make_tick_graphs(device: torch.device, generator: torch.Generator) -> TickGraphs | None:
-    """Make the launcher for the modules of a runner on this device; None if each module is called separately."""
+    """Return the launcher for modules on this device, or None if each module is called separately."""
     return TickGraphs(CudaGraphs(device, generator)) if device.type == "cuda" else None
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of the original error: a failed capture raises a second one when it ends."""
+    """Return the first line of the original error, because a failed capture raises a second error when it ends."""
     while error.__context__ is not None:
         error = error.__context__
     return str(error).strip().split("\n")[0] or type(error).__name__

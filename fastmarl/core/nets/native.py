@@ -1,8 +1,8 @@
-"""Native inference: compiled code in place of torch for plain dense networks.
+"""Native inference: plain dense networks run in compiled code instead of torch.
 
-In small batches the overhead of torch calls exceeds the arithmetic. A module is taken over only if the results of its
-forward methods are certain: it is a `DefaultRLModule`, or an instance of a subclass that keeps these methods, made of
-linear layers, layer normalisations and known activations without hooks. All others run in torch.
+For small batches, torch calls cost more overhead than arithmetic. A module runs natively only if the results of its
+forward methods are known for certain: it is a `DefaultRLModule`, or an instance of a subclass that keeps these methods,
+made of linear layers, layer normalisations and known activations without hooks. All others run in torch.
 """
 
 import math
@@ -39,13 +39,13 @@ UNKNOWN = "the observations are not a Box of floats or bytes"
 
 
 class Inputs(NamedTuple):
-    """The leaves that a network reads.
+    """The observation leaves that a network reads.
 
     Attributes:
         leaves: Indices in the layout.
         sizes: Number of values in a row of each leaf.
         joined: True if the leaves are concatenated as floats; otherwise there is one leaf.
-        scale: Factor for integers.
+        scale: Factor for integer observations.
     """
 
     leaves: tuple[int, ...]
@@ -55,10 +55,10 @@ class Inputs(NamedTuple):
 
 
 def take_inputs(layers: list[nn.Module], layout: RowLayout, path: Path) -> tuple[Inputs, list[nn.Module]]:
-    """Find the leaves of the observations at `path` read by a network, and its layers after flattening.
+    """Return the observation leaves at `path` that a network reads, and its layers after flattening.
 
     Raises:
-        NotDenseError: If a layer is not known.
+        NotDenseError: If the first layer does not read the leaves as the layers of default networks do.
     """
     first = layers[0] if layers else None
     if isinstance(first, Entries):
@@ -78,10 +78,10 @@ def take_inputs(layers: list[nn.Module], layout: RowLayout, path: Path) -> tuple
 
 
 def mask_leaves(layout: RowLayout, key: str | None, n_logits: int) -> list[tuple[int, int]]:
-    """Return (index, number of values in a row) of the leaves at `key`, which mask the logits.
+    """Return (index, number of values in a row) of each leaf of the action mask at `key`.
 
     Raises:
-        NotDenseError: If torch sees different numbers, or their count differs from the logits.
+        NotDenseError: If torch would see different numbers, or their count differs from the number of logits.
     """
     if key is None:
         return []
@@ -96,7 +96,7 @@ def mask_leaves(layout: RowLayout, key: str | None, n_logits: int) -> list[tuple
 
 
 class InputRows:
-    """Joins leaves of observations to rows, in memory that is reused.
+    """Concatenates observation leaves to rows, in memory that is reused.
 
     Args:
         inputs: The leaves that are read.
@@ -151,7 +151,7 @@ def _index_at(layout: RowLayout, path: Path) -> int:
 
 
 def _is_known(dtype: np.dtype) -> bool:
-    """Return True if torch sees the same numbers, as it receives doubles as floats."""
+    """Return True if torch receives the same numbers, which excludes float64, converted to float32 for torch."""
     return dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype != np.float64
 
 
@@ -175,11 +175,11 @@ OF_MEMORY = {name: getattr(DefaultRLModule, name) for name in ("_remember", "get
 
 
 class ParallelNet:
-    """A compiled network for several threads, each of which has separate memory for everything except the weights.
+    """A compiled network computed by several threads, which share nothing but the weights.
 
     Args:
-        layers: Its layers.
-        threads: The threads to use.
+        layers: Layers of the network.
+        threads: Threads that compute it.
     """
 
     def __init__(self, layers: DenseLayers, threads: RowThreads):
@@ -191,7 +191,7 @@ class ParallelNet:
     def forward(
         self, obs: np.ndarray, states: list[np.ndarray], next_states: list[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Compute the network; see `DenseNet.forward()`."""
+        """Compute the network, with several threads if there are enough rows; see `DenseNet.forward()`."""
         if len(obs) < self._least_rows or not self._threads.is_open:
             return self._net.forward(obs, states, next_states)
         while len(self._copies) < self._threads.n - 1:
@@ -200,15 +200,15 @@ class ParallelNet:
 
 
 class NativeModule(NativeNet):
-    """Replaces the forward methods of a module as long as results are certain to be equal.
+    """Replaces the forward methods of a module as long as the results are guaranteed to be equal.
 
     Args:
         module: The module; it is not changed.
         layout: Layout of its observations.
         device: Device of the observations.
-        allowed: False: always use torch.
+        allowed: False to always use torch.
         dtype: Requested dtype; only "float32" can be native.
-        threads: Threads for many rows.
+        threads: Threads for large batches.
     """
 
     def __init__(
@@ -233,10 +233,10 @@ class NativeModule(NativeNet):
         self.renew()
 
     def renew(self) -> None:
-        """Check the module again: its layers, the memory of its weights, and its hooks.
+        """Check the layers, the weight memory and the hooks of the module again.
 
-        Call this before the module acts if it may have changed: methods and hooks are checked only here, layers and
-        memory also at every call of `forward()`.
+        Call this before the module acts if it may have changed: methods and hooks are checked only here, while layers
+        and memory are also checked by each call of `forward()`.
         """
         try:
             if self._cannot:
@@ -260,12 +260,12 @@ class NativeModule(NativeNet):
         """Compute logits, values and the next recurrent states, which the next call overwrites.
 
         Args:
-            leaves: Leaves of observations, [n, ...] of the layout's dtypes, C-contiguous, n <= max_rows.
+            leaves: Observation leaves [n, ...] with the dtypes of the layout, C-contiguous, n <= max_rows.
             states: Leaves of recurrent states, float32 [n, size], C-contiguous.
 
         Returns:
-            (logits float32 [n, k], values float32 [n] or None, states like those given), or None if the module has
-            changed and torch must run it.
+            (logits float32 [n, k], values float32 [n] or None, next states like `states`), or None if the module has
+            changed so that torch must run it.
         """
         if self._watch is None or not self._watch.holds():
             self.renew()
@@ -297,10 +297,10 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
 
 
 def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, list[tuple[int, int]]]:
-    """Return the current layers of a module, its inputs from such observations, and the masks of its logits.
+    """Return the current layers of a module, the leaves that it reads, and the masks of its logits.
 
     Raises:
-        NotDenseError: If a layer or method is not known.
+        NotDenseError: If a layer or method is not one of the default networks.
     """
     kind, own = type(module), vars(module)
     for name, method in (METHODS | OF_MEMORY).items():
@@ -332,7 +332,7 @@ def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, lis
 
 
 def steps_and_cell(trunk: Any) -> tuple[list[nn.Module], nn.Module | None]:
-    """Return the single-step layers in the trunk of a default network, and its LSTM or GRU, or None.
+    """Return the layers before the LSTM or GRU in the trunk of a default network, and the LSTM or GRU or None.
 
     Raises:
         NotDenseError: If calling a layer may run code other than forward() of its class.

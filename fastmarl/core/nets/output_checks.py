@@ -26,12 +26,12 @@ LEAST, MOST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 
 
 class OutputChecks:
-    """Checks of module outputs.
+    """Checks the outputs of a module before agents act on them.
 
     Args:
         module_id, action_space: Id and action space of the module.
-        kinds: Its distributions for inference and for exploration.
-        table: Lanes, for agent names in errors.
+        kinds: Action distributions for inference and for exploration.
+        table: Lane table, for agent names in error messages.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OutputChecks:
             raise ModuleOutputError(self._module_id, problem) from error
 
     def check_logits(self, shape: tuple[int, ...] | None, explore: bool) -> None:
-        """Raise ModuleOutputError for a wrong number of logits, which not all distributions check themselves."""
+        """Raise ModuleOutputError for a wrong number of logits, which some distributions do not check."""
         expected = self.n_logits[explore]
         if expected is not None and (shape is None or len(shape) != 2 or shape[1] != expected):
             got = "no tensor" if shape is None else f"shape {tuple(shape)}"
@@ -85,7 +85,7 @@ class OutputChecks:
         """Raise ModuleOutputError for NaN or infinite outputs; -inf may rule out choices, but not all of them.
 
         Args:
-            arrays: Key -> output, with n rows.
+            arrays: {key: output with n rows}.
             lanes: int32 [n], lanes of the rows.
             legal: bool [n, choices], the action masks of the env.
             explore: True if the exploration distribution was used.

@@ -35,17 +35,17 @@ class LaneState:
         self.forget()
 
     def forget(self) -> None:
-        """Forget the states of all lanes."""
+        """Drop the states of all lanes."""
         self._values = [np.empty((0, *leaf.shape), leaf.dtype) for leaf in self.initial]  # per lane
         self._read: list[np.ndarray] = []
 
     def nest(self, leaves: list) -> Any:
-        """Nest leaves as in the state."""
+        """Nest leaves like the initial state."""
         remaining = iter(leaves)
         return map_struct(lambda _: next(remaining), self._structure)
 
     def begin(self, lanes: np.ndarray) -> None:
-        """Set the initial state in lanes (int32 [n]) that start with this step."""
+        """Set the initial state of those `lanes` (int32 [n]) whose agents take their first step next."""
         table = self._table
         self._make_room()
         begun = np.empty_like(lanes)
@@ -55,7 +55,7 @@ class LaneState:
                 values[begun[:n]] = initial
 
     def _make_room(self) -> None:
-        """Make room for all lanes of the table."""
+        """Grow the arrays to the number of lanes in the table."""
         n_lanes = len(self._table.row_L)
         for i, values in enumerate(self._values):
             if len(values) < n_lanes:
@@ -63,7 +63,7 @@ class LaneState:
                 self._values[i] = np.concatenate([values, added])
 
     def of(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """Return the current states of these started lanes (int32 [n]); leaves [n, ...]."""
+        """Return the current states of these lanes (int32 [n]), which have started, as leaves [n, ...]."""
         return [values.take(lanes, 0) for values in self._values]
 
     def put(self, lanes: np.ndarray, leaves: list[np.ndarray]) -> None:
@@ -73,17 +73,17 @@ class LaneState:
             values[lanes] = leaf
 
     def read(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """Return the states with which these lanes act in the batch of the next `write()`."""
+        """Return the input states of these lanes for the next batch, whose outputs `write()` will store."""
         self.begin(lanes)
         self._read = self.of(lanes)
         return self._read
 
     def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> None:
-        """Store the outputs "state_out" in their lanes.
+        """Store the "state_out" outputs of a batch in its lanes.
 
         Args:
             lanes: int32 [n], lanes of the batch.
-            outputs: Key -> output of the module.
+            outputs: {key: output} of the module.
             module_id: Id of the module, for error messages.
 
         Raises:

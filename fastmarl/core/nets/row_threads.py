@@ -1,4 +1,4 @@
-"""Threads for compiled code, whose results do not depend on their number."""
+"""Threads for compiled code, whose results do not depend on the number of threads."""
 
 from threading import Thread
 from types import TracebackType
@@ -7,16 +7,17 @@ from fastmarl.core.native._block_threads import BlockThreads
 
 
 class RowThreads:
-    """Threads for compiled code that computes blocks of rows, within a `with` block: they start when first used.
+    """Threads for compiled code that computes blocks of rows; used as a context manager, and started on first use.
 
-    They take blocks without the GIL: handing one to a Python thread takes as long as 500 rows of a small network.
+    They fetch blocks without the GIL, since passing a block to a Python thread takes as long as 500 rows of a small
+    network.
 
     Args:
         n: Number of threads, including the calling one.
 
     Attributes:
-        n: Number of threads within a block.
-        is_open: True within a block.
+        n: Number of threads within the `with` block.
+        is_open: True within the `with` block.
     """
 
     def __init__(self, n: int):

@@ -1,7 +1,7 @@
-"""Copies from store arrays to tensors for a module, and from its outputs to arrays.
+"""Copies store arrays to tensors for a module, and its outputs to arrays.
 
-A module gets copies, which it may keep and write to, because the arrays are the record. On a GPU each tick takes one
-transfer each way.
+A module may keep and change its inputs, so it receives copies of the recorded arrays. With a GPU, each tick takes one
+transfer in each direction.
 """
 
 import math
@@ -20,7 +20,7 @@ ALIGNMENT = 16  # bytes, as required for a view of a wider dtype
 
 
 class HostCopy:
-    """Copies for modules on the CPU."""
+    """Makes copies for modules on the CPU."""
 
     device = torch.device("cpu")
 
@@ -34,7 +34,7 @@ class HostCopy:
 
 
 class StagedCopy:
-    """Copies for modules on a GPU, through one host buffer each way.
+    """Makes copies for modules on a GPU, using one host buffer per direction.
 
     Returned arrays are valid until the next call.
 
@@ -71,12 +71,12 @@ Transfer = HostCopy | StagedCopy
 
 
 def make_transfer(device: torch.device) -> Transfer:
-    """Make the transfer for modules on this device."""
+    """Return the `Transfer` for modules on this device."""
     return HostCopy() if device.type == "cpu" else StagedCopy(device)
 
 
 class Packing:
-    """Layout of arrays with given dtypes and shapes in one buffer of `n_bytes` bytes."""
+    """Layout that packs arrays with given dtypes and shapes into a single buffer of `n_bytes` bytes."""
 
     def __init__(self, columns: Sequence[Column]):
         self.n_bytes = 0
@@ -97,7 +97,7 @@ class Packing:
 
 
 def host_buffer(n_bytes: int, device: torch.device) -> torch.Tensor:
-    """Allocate memory on the host; for a GPU page-locked, which it copies without a staging buffer of the driver."""
+    """Allocate host memory; for a GPU it is page-locked, so that copies need no staging buffer of the driver."""
     return torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 

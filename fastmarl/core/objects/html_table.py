@@ -7,7 +7,7 @@ from html import escape
 def html_table(
     heading: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", notes: Sequence[str] = ()
 ) -> str:
-    """Return a table with all texts escaped: the first column is aligned to the left, the others to the right.
+    """Return an HTML table with escaped texts, the first column aligned left and all others right.
 
     Args:
         heading: A text for each column; may be empty.

@@ -25,7 +25,7 @@ def public(module: str) -> Callable[[Kind], Kind]:
 def imported_when_used(package: str, submodules: Collection[str] = ()) -> tuple[list[str], Callable[[str], Any]]:
     """Return `__all__` and `__getattr__` for a package that imports its names on first use.
 
-    This saves most of a second, which numba and torch take to import. The names are the ones that the package file
+    Importing numba and torch takes most of a second, which this avoids. The names are those that the package file
     imports for type checkers, under `if TYPE_CHECKING:`.
 
     Args:

@@ -6,9 +6,10 @@ from weakref import ref
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a bound method, to be stored in objects that the object of the method refers to.
+    """Return a function that calls a bound method without keeping its object alive.
 
-    Once that object is freed, a call raises ReferenceError.
+    Store it in objects that the object of the method refers to. Once that object is freed, a call raises
+    ReferenceError.
     """
     find, function = ref(method.__self__), method.__func__  # type: ignore[attr-defined]  # WeakMethod is slower
 

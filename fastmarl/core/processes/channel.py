@@ -14,19 +14,19 @@ MOST_AT_ONCE = 1 << 16  # bytes per packet; the system rejects packets larger th
 
 
 class Channel:
-    """An end of a channel over a socket, which notices immediately when the other process ends.
+    """One end of a channel over a socket, which detects immediately that the other process has ended.
 
     It sends packets, not a stream: the system keeps them separate, and a round trip takes 12 µs instead of 18.
 
-    An interrupt (KeyboardInterrupt) at any line leaves the channel intact. Received data remains in the buffer until it
-    is filed, and filing it twice does no harm. A half-sent message is dropped by the other side when the next one
-    arrives. So numbers must ascend, and callers must compare numbers instead of counting messages.
+    A KeyboardInterrupt at any line leaves the channel intact. Received data remains in the buffer until it is filed,
+    and filing it twice is harmless. The other side drops a half-sent message when the next one arrives. Therefore
+    message numbers must ascend, and callers must compare numbers instead of counting messages.
 
     Args:
         sock: One of a pair of SOCK_SEQPACKET sockets.
 
     Attributes:
-        messages: Number -> received message that was not taken yet, in order of arrival.
+        messages: {number: message} of received messages not yet returned, in order of arrival.
     """
 
     def __init__(self, sock: socket.socket):
@@ -38,7 +38,7 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
-        """Make the two ends of a new channel."""
+        """Create a channel; return both ends."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(one), cls(other)
 
@@ -77,7 +77,7 @@ class Channel:
                 raise EOFError from None
 
     def _wait_for_room(self) -> None:
-        """Wait until the socket accepts more; read meanwhile, because the other side may be blocked in sending."""
+        """Wait until the socket accepts more, and read in the meantime, as the other side may be blocked in sending."""
         poll = select.poll()
         poll.register(self.sock, select.POLLIN | select.POLLOUT)
         events = poll.poll(None if self._timeout_s is None else 1e3 * self._timeout_s)
@@ -91,7 +91,7 @@ class Channel:
 
         Raises:
             EOFError: If the other side is gone.
-            TimeoutError: If no message came.
+            TimeoutError: If no message arrived in time.
         """
         while not self.messages:
             self.read()
@@ -112,7 +112,7 @@ class Channel:
             self.file()
 
     def file(self) -> bool:
-        """Take the packet out of the buffer; return False if it is empty."""
+        """File the packet in the buffer with its message, and clear the buffer; return False if it was empty."""
         number, index, size, is_last = HEADER.unpack_from(self._buffer)
         if not number:
             return False
@@ -129,7 +129,7 @@ class Channel:
         return True
 
     def _recv_packet(self) -> int:
-        """Receive a packet to the buffer; return its size, 0 if the other side is gone."""
+        """Receive a packet into the buffer; return its size, or 0 if the other side is gone."""
         try:
             return self.sock.recv_into(self._buffer)
         except ConnectionResetError:  # raised first if the other side has unread data; its last packets follow

@@ -1,4 +1,4 @@
-"""A child process with timeouts for its answers, which is terminated in every case."""
+"""A child process with timeouts for its answers, whose termination is guaranteed."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ CLOSE_TIMEOUT_S = 5.0
 class ChildProcess:
     """Exchanges messages with a child process.
 
-    Each message gets one answer, in order and with the number of the message, so after an interrupt the count of
-    pending answers need not be known. A subclass defines the errors for a lost process and for a failed request.
+    Each message is answered once, in order and under its number, so that an interrupt cannot mix up answers. A subclass
+    defines the errors for a lost process and for a failed request.
     """
 
     gone: type[Exception]
-    """Type of the errors of `_loss()`."""
+    """Type of the errors that `_loss()` returns."""
 
     def _loss(self, error: Exception | None) -> Exception:
-        """Return the error to raise from here on.
+        """Return the error that every further call raises.
 
         Args:
             error: EOFError of the channel (the process has exited), TimeoutError, or None (it was closed).
@@ -95,9 +95,9 @@ class ChildProcess:
         return self._channel.sock
 
     def send(self, message: bytes) -> int:
-        """Send a message, to be executed after the earlier ones; return the number of the answer.
+        """Send a message, which is executed after the earlier ones; return the number of its answer.
 
-        A lost process is only reported by `recv()`.
+        If the process is lost, only `recv()` reports it.
         """
         number = next(self._numbers)
         if self._end is None:
@@ -108,10 +108,10 @@ class ChildProcess:
         return number
 
     def recv(self, number: int) -> Any:
-        """Wait for the answer with this number, and take it; earlier answers are kept.
+        """Wait for the answer with this number, and remove it; earlier answers are kept.
 
         Returns:
-            The value of the answer, or None.
+            The value of the answer; None if it has none.
 
         Raises:
             Exception: If the process is lost, or the request failed.
@@ -137,7 +137,7 @@ class ChildProcess:
         self._answered_at = monotonic()
 
     def has_answer(self, number: int) -> bool:
-        """Return True if `recv()` need not wait. Answers still in the socket do not count."""
+        """Return True if `recv()` would not wait. Answers still in the socket do not count."""
         self._channel.file()  # files a packet that was read before an interrupt
         return number in self._channel.messages or self._end is not None
 
@@ -154,13 +154,13 @@ class ChildProcess:
         return self.recv(self.send(message))
 
     def begin_close(self) -> None:
-        """Ask the process to close its envs or other objects, and to end."""
+        """Tell the process to close its envs or other objects, and to exit."""
         if self._end is None:
             self._channel.set_timeout(CLOSE_TIMEOUT_S)
             self._number_of_close = self.send(CLOSE)
 
     def end_close(self) -> None:
-        """Wait until the process has exited, kill it if necessary, and raise its error in closing."""
+        """Wait until the process has exited, kill it if necessary, and raise any error from closing."""
         try:
             with contextlib.suppress(self.gone):  # a lost process is also closed
                 self.recv(self._number_of_close)
@@ -195,8 +195,8 @@ class ChildProcess:
         """Describe the end of the process for an error message.
 
         Args:
-            ready: Action of the process before it is ready.
-            too_soon: True if it ended before that.
+            ready: Text for the point at which the process is ready, which follows "before" in the message.
+            too_soon: True if the process ended before that point.
         """
         problem = f"has ended (exit code {self._process.exitcode})"
         if too_soon:
@@ -207,7 +207,7 @@ class ChildProcess:
         return problem
 
     def _lost(self, error: Exception) -> Exception:
-        """End the process, and return the error to raise after an error of the channel."""
+        """Kill the process after `error` in the channel, and return the error to raise."""
         if not isinstance(error, TimeoutError):
             self._process.join(CLOSE_TIMEOUT_S)
         self._end = self._loss(error)
@@ -217,10 +217,10 @@ class ChildProcess:
 
 
 def with_interrupts_deferred(function: Callable[[], T]) -> T:
-    """Call the function; an interrupt (SIGINT) that arrives meanwhile is raised after it.
+    """Call the function; an interrupt (SIGINT) that arrives during the call is raised after it.
 
-    Python runs the hooks of a fork, and the code of `multiprocessing` that frees a process object, without a caller: an
-    error raised there is printed and lost, and a file descriptor stored as a plain number would remain open.
+    Errors raised in fork hooks, and in the code of `multiprocessing` that frees a process object, reach no caller: they
+    are printed and lost, and a file descriptor stored as a plain number would remain open.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -239,7 +239,7 @@ def pickled(plan: Any, what: str, way_out: str) -> bytes:
     """Pickle a plan for a spawned process.
 
     Raises:
-        ConfigError: If `plan` cannot be pickled; the message names it by `what`, and suggests `way_out`.
+        ConfigError: If `plan` cannot be pickled; the message calls it `what` and suggests `way_out`.
     """
     try:
         pickler: Any = import_module("cloudpickle")  # pickles functions of scripts and notebooks, and lambdas

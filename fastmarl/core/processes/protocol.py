@@ -14,7 +14,7 @@ PARENT_CHECKED_EVERY_S = 1.0
 
 
 def end_with(parent: int) -> None:
-    """End this process soon after its parent, even while it is not waiting for a message.
+    """Exit this process soon after its parent ends, even while it is not waiting for a message.
 
     Args:
         parent: Process id of the parent.

@@ -12,7 +12,7 @@ OF_SCRIPT = ("init_main_from_name", "init_main_from_path")  # keys in the prepar
 
 
 def mentions_script(pickled: bytes) -> bool:
-    """Return True if a pickle may refer to the script: `__main__`, or `__mp_main__` in a process that imported it.
+    """Return True if a pickle may refer to the script, as `__main__` or, in a process that imported it, `__mp_main__`.
 
     Pickles name the module of each class and function, including functions pickled by value by cloudpickle.
     """
@@ -47,7 +47,7 @@ class ScriptlessProcess(SpawnProcess):
     """A spawned process that does not import the script unless it calls `import_script()`.
 
     Attributes:
-        script: Preparation data to import the script; empty without a script, as in a notebook.
+        script: Preparation data for importing the script; empty if there is no script, as in a notebook.
     """
 
     @staticmethod

@@ -63,16 +63,16 @@ OwnName = str | Recorded
 
 
 def own_name(own: Recorded, outputs: Collection[Any]) -> OwnName:
-    """Return the name under which the runner records this column, next to outputs of these names."""
+    """Return the name under which the runner records this column, given the names of the module outputs."""
     return own if own.value in outputs else own.value
 
 
 def recorded_name(own: Recorded, recorded: Collection[Any]) -> OwnName:
-    """Return the name of a column recorded by the runner among all recorded names."""
+    """Return the name under which the runner recorded this column, given all recorded names."""
     return own if own in recorded else own.value
 
 
 def blank_value(output: object, dtype: np.dtype) -> float:
-    """Return the value that stands for a missing output: NaN, 0, or True for masks, which allows everything."""
+    """Return the value for a missing output: NaN for floats, True for masks (all actions are legal), otherwise 0."""
     is_mask = output in (Columns.ACTION_MASK, (Recorded.ACTION_MASK,), Recorded.ACTION_MASK)
     return math.nan if dtype.kind == "f" else is_mask

@@ -22,7 +22,7 @@ class Leaf:
     """A single array of a nested value.
 
     Attributes:
-        sizes: Number of entries of each container on its path; -1 if its space may accept further entries.
+        sizes: Number of entries of each container on its path; -1 if the space of that container may accept more.
         any_form: True if a space on its path overrides `contains()`, and may thus accept numbers in a different form;
             see `values.converted()`.
     """
@@ -41,7 +41,7 @@ class RowLayout:
 
     Args:
         space: Any gymnasium space.
-        keep_float64: If False, float64 becomes float32, which torch computes in.
+        keep_float64: If False, float64 becomes float32, the dtype in which torch computes.
     """
 
     def __init__(self, space: gym.Space, *, keep_float64: bool = True):
@@ -116,7 +116,7 @@ def serves(made_for: tuple[gym.Space, gym.Space], spaces: tuple[gym.Space, gym.S
     The spaces must be equal, except for bounds of Boxes, and for dtypes if values of one are cast to the other.
 
     Args:
-        bounds: True if bounds of actions must be equal, because actions are scaled or clipped to them.
+        bounds: True if action bounds must be equal, because actions are scaled or clipped to them.
     """
     (observed, acted), (other_observed, other_acted) = made_for, spaces
     return _takes(observed, other_observed, bounds=False) and _takes(other_acted, acted, bounds=bounds)

@@ -1,8 +1,8 @@
 """Action masks: where environments put them, and their form.
 
 Three places are supported: `obs["action_mask"]` (PettingZoo, RLlib), `obs["avail_actions"]` (SMAC) and
-    `info["action_mask"]`. A mask has one number for each choice of a Discrete space, or for each choice of each part of
-    a MultiDiscrete space, flat or nested; 0 marks illegal choices.
+`info["action_mask"]`. A mask has one number for each choice of a Discrete space, or for each choice of each part of a
+MultiDiscrete space, flat or nested; 0 marks illegal choices.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ def key_among(obs_space: gym.Space | None) -> str | None:
 
 
 def masks_in(observation: Any, info: Any) -> dict[str, Any]:
-    """Return place -> mask; the first one takes precedence."""
+    """Return all masks as {place: mask}; the first one takes precedence."""
     found = {}
     if isinstance(observation, Mapping):
         found = {f"observation[{key!r}]": observation[key] for key in MASK_KEYS if key in observation}
@@ -78,7 +78,7 @@ def mask_row(mask: Any) -> np.ndarray:
 
 
 def size_problem(n_numbers: int, sizes: list[int]) -> str | None:
-    """Explain why a mask with `n_numbers` numbers does not match, or return None."""
+    """Return why a mask with `n_numbers` numbers does not match the choices in `sizes`, or None if it does."""
     expected = sum(sizes)
     return None if n_numbers == expected else f"has {n_numbers} numbers, expected {expected}: one for each choice"
 

@@ -62,7 +62,7 @@ def space_from_plain(data: Any) -> gym.Space:
 
 
 def _contains_any(value: Any) -> bool:
-    """Replace the `contains()` of a class that is not saved."""
+    """Accept any value, in place of a custom `contains()` that was not saved."""
     return True
 
 

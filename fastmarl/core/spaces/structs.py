@@ -20,7 +20,7 @@ def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
 
 
 def nested_struct(leaves: Mapping[Path, Any]) -> Any:
-    """Reverse `flatten_struct()`; lists become tuples, in which entries without leaves are () if others follow."""
+    """Reverse `flatten_struct()`; lists become tuples, whose entries without leaves are () if other entries follow."""
     if () in leaves:
         return leaves[()]
     entries: dict[Any, dict[Path, Any]] = {}

@@ -22,9 +22,9 @@ def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
 
 
 def converted(given: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the same numbers in this shape, and in this dtype if that is exact; `given` if its size differs.
+    """Reshape `given` to `shape`, and cast it to `dtype` if that is exact; return it unchanged if its size differs.
 
-    This is for spaces that override `contains()`, which may accept other forms than the class they derive from.
+    Used for spaces that override `contains()`, which may accept other forms than the class they derive from.
     """
     if given.dtype.kind not in "biuf" or given.size != math.prod(shape):
         return given
@@ -44,7 +44,7 @@ def first_unheld(dtype: np.dtype, given: np.ndarray) -> int:
 
 
 def unheld(dtype: np.dtype, given: np.ndarray) -> np.ndarray:
-    """Return True for each value that `dtype` cannot represent: bool, of the shape of `given`.
+    """Return a bool array, shaped like `given`, that is True where `dtype` cannot represent the value.
 
     A value is representable if it remains equal; floats may lose digits, but not become infinite.
     """

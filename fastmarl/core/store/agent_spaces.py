@@ -1,4 +1,4 @@
-"""Spaces of agents, stored when agents join; querying the env later might be impossible or give others."""
+"""Spaces of agents, stored when agents join: later the env might not provide them, or might return others."""
 
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -16,12 +16,12 @@ MOST_AGENTS = 4096  # per env; beyond that number, as in an open world, agents w
 class AgentSpaces:
     """Stores the spaces of all agents with a lane, in `table.spaces`.
 
-    Its dicts only grow, and the list never changes; to forget agents, both are replaced. So references to these objects
-    contain the spaces of all agents with a lane until then.
+    The list never changes and its dicts only grow; to drop agents, both are replaced. A reference to the list therefore
+    keeps the spaces of all agents that had a lane before the replacement.
 
     Args:
-        table: The lanes.
-        spaces_of: (env index, agent id) -> spaces; asks the env.
+        table: The lane table.
+        spaces_of: (env index, agent id) -> spaces; queries the env.
     """
 
     def __init__(self, table: LaneTable, spaces_of: Callable[[int, Hashable], Spaces]):
@@ -30,7 +30,7 @@ class AgentSpaces:
         table.on_new_agent = self._note
 
     def share(self, env_indices: Iterable[int], spaces: Mapping[Hashable, Spaces]) -> None:
-        """Store the spaces of all agents of a batch of identical envs, before any of them joins."""
+        """Store the spaces of all agents in a batch of identical envs, before any agent joins."""
         of_batch, own = dict(spaces), set(env_indices)
         self._table.spaces = [of_batch if i in own else of_env for i, of_env in enumerate(self._table.spaces)]
 

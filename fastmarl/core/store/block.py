@@ -37,20 +37,20 @@ RESET_HINT = "after an intended change, call sample(force_reset=True)"
 
 
 class OutputFormError(ValueError):
-    """An output does not match the column of earlier outputs under its key."""
+    """Raised if an output does not match the earlier outputs under its key."""
 
 
 class Block:
     """Rows of a module: observations and rewards of its agents, and the outputs of the module.
 
-    `rows` (a `_scatter.ModuleRows`) is bound to the arrays of this block and counts its rows.
+    `rows` (a `_scatter.ModuleRows`) writes to the arrays of this block and counts its rows.
 
     Args:
         layout: Layout of the recorded observations.
         ring: Lends the memory.
         rows: Writes the data from the envs.
         raw_layout: Layout of the observations from envs, if connectors convert them to the recorded ones.
-        rewards: Converts received rewards [n] to recorded rewards [n]; None: they are equal.
+        rewards: Converts received rewards [n] to recorded rewards [n]; None to record them unchanged.
         n_rows, n_finals: Initial capacity for rows and final observations.
 
     Attributes:
@@ -58,7 +58,7 @@ class Block:
         n_connected, n_finals_connected: Number of rows and final observations already processed by the connectors.
         is_open: True as long as rows may be added or changed.
         lease: Lease of the memory.
-        readers: Weak references to objects that look up or store columns; each has a `compact()`.
+        readers: Weak references to objects that look up or store columns, each with a method `compact()`.
     """
 
     def __init__(
@@ -90,19 +90,19 @@ class Block:
 
     @property
     def n_rows_held(self) -> int:
-        """Number of rows and final observations that use memory: all, or all ever written if memory is large."""
+        """Number of rows and final observations that occupy memory: all for small blocks, else all ever written."""
         memory = self._memory
         touched = max(memory.n_touched, self.rows.n + self.rows.n_finals)
         n_held: int = min(memory.size + memory.final_size, max(touched, SMALL))
         return n_held
 
     def close(self) -> None:
-        """Stop writing; `rows` then belongs to another block."""
+        """Stop writing to this block; another block will use `rows`."""
         self.is_open = False
         self._memory.n_touched = max(self._memory.n_touched, self.rows.n + self.rows.n_finals)
 
     def reserve(self, n_rows: int, n_finals: int = 0) -> None:
-        """Make room for this many rows and final observations in total; written rows are kept."""
+        """Ensure capacity for this many rows and final observations in total; written rows are kept."""
         if n_rows > self.rows.capacity:
             self._memory.size = n_rows
             self._bind(n_rows)
@@ -111,7 +111,7 @@ class Block:
             self._bind_finals(n_finals)
 
     def make_room(self, n_rows: int, n_finals: int = 0) -> None:
-        """Make room for more rows and final observations, at least fourfold if the estimates were too low."""
+        """Ensure capacity for more rows and final observations; if it is exceeded, it grows at least fourfold."""
         rows = self.rows
         if rows.n + n_rows > rows.capacity:
             self.reserve(max(rows.n + n_rows, GROWTH * rows.capacity))
@@ -119,7 +119,7 @@ class Block:
             self.reserve(0, max(rows.n_finals + n_finals, GROWTH * rows.final_capacity))
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store the module outputs for rows first .. first + n, and NaN (or 0) for missing known outputs.
+        """Store module outputs for rows first:first + n, and NaN (or 0) for known outputs that are missing.
 
         Raises:
             OutputFormError: If an output has a different dtype, shape or structure than before.
@@ -134,7 +134,7 @@ class Block:
                 _blank(key, column[first : first + n])
 
     def row_bytes(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return `raw_obs` and `raw_final_obs` as uint8 [capacity, bytes of a row]; they must have no objects."""
+        """Return `raw_obs` and `raw_final_obs`, which must not contain objects, as uint8 [capacity, bytes of a row]."""
         if self._row_bytes is None:
             self._row_bytes = [[as_bytes(leaf) for leaf in leaves] for leaves in (self.raw_obs, self.raw_final_obs)]
         return self._row_bytes[0], self._row_bytes[1]
@@ -149,11 +149,11 @@ class Block:
         return self._rewards is not None
 
     def reward(self, row: int) -> float:
-        """Return the recorded reward of a row, as of now."""
+        """Return the current recorded reward of a row."""
         return float(self.recorded_rewards(self.reward_R[row]))
 
     def take(self, source: "Block", rows: np.ndarray) -> None:
-        """Start with copies of `rows` (int64, ascending) of another block of the same module; lanes are the same."""
+        """Copy `rows` (int64, ascending) of another block of the same module as the first rows; lanes are unchanged."""
         n = len(rows)
         self.reserve(n)
         for name in ("lane_R", "env_t_R", "reward_R", "seq_no_R"):
@@ -190,7 +190,7 @@ class Block:
         return nested_struct(leaves)
 
     def _fitting_column(self, key: Key, values: np.ndarray, first: int, before: Collection[Key]) -> np.ndarray:
-        """Return the column for these values, which is created if missing.
+        """Return the column for these values; create it if it is missing, or widen it if necessary.
 
         Args:
             key: Key of the output.
@@ -253,11 +253,11 @@ class Block:
         return [LeafRows(array, leaf.path, leaf.sizes, leaf.any_form) for array, leaf in pairs]
 
     def _output_array(self, key: Key, like: np.ndarray, dtype: np.dtype, written: int = 0) -> np.ndarray:
-        """Get memory for the rows of an output, with the row shape of `like`."""
+        """Return memory for the rows of an output, with the row shape of `like`."""
         return self._array((OUTPUT, key), (len(self.lane_R), *like.shape[1:]), dtype, written)
 
     def _array(self, key: tuple[int, Key], shape: tuple[Any, ...], dtype: np.dtype, written: int = 0) -> np.ndarray:
-        """Get or reallocate the array `key`, keeping its first `written` rows."""
+        """Return the array `key`, reallocated if its form differs; its first `written` rows are kept."""
         memory = self._objects if dtype == object else self._memory.arrays
         old = memory.get(key)
         if old is None or old.shape != shape or old.dtype != dtype:
@@ -281,7 +281,7 @@ def name_of(key: Key) -> Any:
 
 
 def leaves_of(outputs: dict[str, Any]) -> dict[Key, Any]:
-    """Return a dict of key -> leaf of the (nested) module outputs."""
+    """Flatten (nested) module outputs to {key: leaf}."""
     leaves: dict[Key, Any] = {}
     for name, value in outputs.items():
         key: Key = name if isinstance(name, str) else (name,)
@@ -304,7 +304,7 @@ def own_key(own: Recorded, outputs: Iterable[Key], path: tuple[Any, ...] = (), c
     """Return a key for (a leaf of) a runner column that differs from the keys of module outputs.
 
     Args:
-        own: The column.
+        own: Column that the runner records.
         outputs: Keys of the module outputs.
         path: Path of the leaf.
         columns: Keys of existing columns; an earlier key of `own` is kept if it was not a plain name.

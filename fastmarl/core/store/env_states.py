@@ -1,4 +1,4 @@
-"""Global states of envs, `env.state()`, at every env step, for central critics."""
+"""Global env states, the results of `env.state()` at every env step, for central critics."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FIRST_CAPACITY = 64
 
 
 class EnvStates:
-    """States of an env in order of arrival; each is copied once, so the env may reuse its array.
+    """Stores the states of an env in order of arrival, copied once, so that the env may reuse its array.
 
-    Chunks get views. Returned rows are never overwritten: `renew()` starts a new array, and growing keeps the old one
-    for existing views.
+    Chunks contain views. Returned rows are never overwritten: `renew()` starts a new array, and growing leaves the old
+    one to existing views.
 
     Args:
         env_index: Index of the env, for error messages.
-        space: `state_space` of the env; None: the first state determines dtype and shape.
+        space: `state_space` of the env; None if the first state determines dtype and shape.
     """
 
     def __init__(self, env_index: int, space: gym.Space[Any] | None):
@@ -57,7 +57,7 @@ class EnvStates:
         """Copy the state of the next env step of the running episode.
 
         Raises:
-            EnvStateError: See `fitting()`.
+            EnvStateError: As in `fitting()`.
         """
         state = self.fitting(state)
         if self._n == len(self._rows):
@@ -68,7 +68,7 @@ class EnvStates:
         self._env_t += 1
 
     def fitting(self, state: Any) -> np.ndarray:
-        """Convert the next state to an array, without recording it.
+        """Convert the next state to an array and check it, without recording it.
 
         Raises:
             EnvStateError: If its shape or dtype does not match the state space, or the first state.
@@ -85,7 +85,7 @@ class EnvStates:
         return array
 
     def last(self, n: int) -> np.ndarray:
-        """Return a view [<= n, ...] of the last n states of the running episode, as far as they are stored."""
+        """Return a view [<= n, ...] of the last n states of the running episode, or of all that are stored."""
         return self._rows[self._n - min(n, self._n_episode) : self._n]
 
     def renew(self, n_kept: int) -> None:

@@ -26,7 +26,7 @@ NO_FLAGS: Flags = {}
 
 
 class Guest:
-    """Id of an agent of a `Policy` whose caller stores its state; equal only to itself, unlike the id of the agent."""
+    """Id of a `Policy` agent whose state is stored by the caller; unlike plain agent ids, it equals only itself."""
 
     def __init__(self, agent_id: Hashable):
         self.agent_id = agent_id
@@ -41,13 +41,13 @@ class LaneTable:
     Args:
         known_agents: Ids in `possible_agents` per env; an empty set allows any id.
         module_for: (agent id, env index) -> index of its module; called once per agent and episode.
-        late_rewards: "error", "accumulate" or "drop": treatment of a reward for a finished agent.
+        late_rewards: How to treat rewards for finished agents: "error", "accumulate" or "drop".
         respawn: True if a finished agent that is observed again starts a new trajectory.
 
     Attributes:
-        known_agents: The argument of this name.
-        spaces: Spaces of all agents with lanes, per env and agent id; see `AgentSpaces`.
-        on_new_agent: Called with (env index, agent id) before an agent joins that is not in `spaces`.
+        known_agents: As passed.
+        spaces: Per env, {agent id: spaces} of all agents with lanes; see `AgentSpaces`.
+        on_new_agent: Called with (env index, agent id) before an agent missing in `spaces` joins.
     """
 
     # For each per-lane array: dtype and value of a new lane.
@@ -91,7 +91,7 @@ class LaneTable:
         self._resize(16)
 
     def join(self, env_index: int, agent_id: Hashable, all_done: int, terminateds: Flags, truncateds: Flags) -> int:
-        """Create a lane for an observed agent without one; return -1 if it finishes in this step."""
+        """Create a lane for an observed agent that has none; return its index, or -1 if the agent finishes now."""
         if self.known_agents[env_index]:
             self.check_known(env_index, agent_id)
         record = self.record(env_index)
@@ -122,7 +122,7 @@ class LaneTable:
         Args:
             env_indices: Indices of k envs.
             present: bool [k, A], True for present agents.
-            agents: A ids.
+            agents: Ids of the A agents.
 
         Returns:
             (lanes, modules): int32, ordered by env, then agent. The caller sets `env_L`, `module_L` and `place_L`.
@@ -141,11 +141,11 @@ class LaneTable:
         )
 
     def take_lanes(self, agent_ids: list[Hashable]) -> np.ndarray:
-        """Take lanes for these agents, int32; the caller sets the arrays of the table."""
+        """Allocate a lane for each of these agents; return them as int32. The caller sets the arrays of the table."""
         return np.array([self._take(agent_id) for agent_id in agent_ids], np.int32)
 
     def early_reward(self, env_index: int, lane: int) -> float:
-        """Take the reward received by the agent of the lane before its first observation."""
+        """Remove and return the reward that the agent of the lane received before its first observation."""
         return self.record(env_index).early_rewards.pop(self.agent_ids[lane], 0.0)
 
     def lane_for_late_reward(
@@ -158,11 +158,11 @@ class LaneTable:
         truncateds: Flags = NO_FLAGS,
         /,
     ) -> int:
-        """Return the lane that gets a reward for an agent without a lane; -1: no transition gets it now.
+        """Return the lane to credit with a reward for an agent without a lane, or -1 if no transition gets it now.
 
         Args:
-            obs, terminateds, truncateds: Results of the same step. An agent that returns to life gets its reward like a
-                joining one, unless it ends in this step.
+            obs, terminateds, truncateds: Results of the same step. A respawning agent is treated like a joining one,
+                unless it finishes in this step.
         """
         record = self.record(env_index)
         returns = self._respawn and agent_id in obs
@@ -194,7 +194,7 @@ class LaneTable:
             record.module_of.pop(forgotten, None)
 
     def finish_all(self, env_indices: np.ndarray, lanes: np.ndarray) -> None:
-        """Record that the agents of these lanes (int32) in these envs (int64) finished, except `end_env_t_L`."""
+        """Record that the agents of these lanes (int32) in these envs (int64) finished; does not set `end_env_t_L`."""
         _records.finish_all(self.records, self.envs, self.agent_ids, env_indices, lanes)
 
     def check_known(self, env_index: int, agent_id: Hashable) -> None:
@@ -204,7 +204,7 @@ class LaneTable:
             raise UnknownAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
 
     def release(self, lanes: list[int]) -> None:
-        """Free the indices of ended lanes, whose rows were returned or dropped."""
+        """Free ended lanes, whose rows were returned or dropped, for reuse."""
         if not lanes:
             return
         numbers = np.array(lanes)
@@ -255,7 +255,7 @@ class LaneTable:
 
 
 def _is_over(agent_id: Hashable, *flags: Flags) -> bool:
-    """Return True if flags end the agent; flags that are neither true nor false are reported elsewhere."""
+    """Return True if any flag ends the agent; errors of invalid flags are ignored, as they are reported elsewhere."""
     try:
         return any(each.get(name) for each in flags for name in (agent_id, "__all__"))
     except Exception:  # of user code
@@ -266,12 +266,12 @@ ARRAYS = {name: array.__metadata__ for name, array in LaneTable.__annotations__.
 
 
 class EpisodeIds:
-    """Makes episode ids for a run from consecutive numbers.
+    """Generates the episode ids of a run from consecutive numbers.
 
-    Their first digits alone distinguish episodes, as in a UUID.
+    As in a UUID, the first digits alone distinguish episodes.
 
     Attributes:
-        run_id: Last digits of all ids.
+        run_id: Last digits of every id of the run.
     """
 
     def __init__(self) -> None:
@@ -285,5 +285,5 @@ class EpisodeIds:
         return first
 
     def new(self) -> str:
-        """Make the next id."""
+        """Return the next id."""
         return episode_id(self.run_id, self.reserve(1))

@@ -1,4 +1,4 @@
-"""A ring of reusable memory; memory returns when the last array over it is freed."""
+"""A ring of reusable memory, to which memory returns when the last array using it is freed."""
 
 from collections import deque
 from typing import Any
@@ -15,9 +15,9 @@ class Memory:
     """Arrays indexed by key, for one borrower at a time.
 
     Attributes:
-        size: Capacity in units used by its borrowers, such as rows or bytes.
+        size: Capacity in the units of its borrowers, such as rows or bytes.
         final_size: Capacity for a second kind of rows.
-        n_touched: Largest number of both that was ever written; the system allocates no pages for the rest.
+        n_touched: Largest number of rows of both kinds ever written; the system allocates no pages for the rest.
     """
 
     def __init__(self, size: int, final_size: int):
@@ -28,7 +28,7 @@ class Memory:
 
 
 class LeasedArray:
-    """Keeps a lease alive as long as any view of the array made from this object (see numpy's `.base`)."""
+    """Keeps a lease alive as long as any view of the array made from this object (see `numpy.ndarray.base`)."""
 
     __slots__ = ("_lease", "_memory")
 
@@ -42,7 +42,7 @@ class LeasedArray:
 
 
 class MemoryRing:
-    """Lends memories first in, first out. If all are lent, it makes another one."""
+    """Lends memories first in, first out, and allocates another one if no idle one has a suitable size."""
 
     def __init__(self) -> None:
         self._idle: deque[Memory] = deque(maxlen=KEPT_MEMORIES)
@@ -54,7 +54,7 @@ class MemoryRing:
         return memory, Lease(memory, self._idle)
 
     def _take(self, size: int) -> Memory | None:
-        """Take the first returned memory that is large enough; others may be returned meanwhile."""
+        """Remove and return the first idle memory of suitable size, or None; others may be returned meanwhile."""
         for _ in range(len(self._idle)):
             memory = self._idle.popleft()
             if size <= memory.size <= MUCH_LARGER * max(1, size):
@@ -64,6 +64,6 @@ class MemoryRing:
 
 
 def _rounded(size: int) -> int:
-    """Round up by at most an eighth, as the next borrower may need a little more."""
+    """Round up by at most an eighth, because the next borrower may need slightly more."""
     unit = 1 << max(0, size.bit_length() - 4)
     return -(-size // unit) * unit

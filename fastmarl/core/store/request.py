@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 
 class Request(NamedTuple):
-    """Amounts and switches of a `sample()` call; see `MultiAgentEnvRunner.sample()`.
+    """Arguments of a `sample()` call; see `MultiAgentEnvRunner.sample()`.
 
     Attributes:
-        explore: None: as configured.
+        explore: True or False, or None to use the configured value.
     """
 
     num_timesteps: int | None = None

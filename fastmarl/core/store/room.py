@@ -1,4 +1,4 @@
-"""Estimates of the rows needed by a call, so that its blocks need not grow."""
+"""Estimates the rows that a call needs, so that its blocks need not grow."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Expectation:
     """Estimates the rows needed in the calls of a runner.
 
     Args:
-        n_agents: Number of declared agents per env; 0: not declared.
+        n_agents: Number of declared agents per env; 0 if they are not declared.
         n_modules: Number of modules available to agents.
     """
 
@@ -34,7 +34,7 @@ class Expectation:
         self._seen: dict[int, Room] = {}  # per module: the largest numbers in a call until now
 
     def begin_call(self, steps: int | None, *, of_agents: bool) -> None:
-        """Set the number of env steps or agent steps of the next call; None: it depends on the episodes."""
+        """Set the number of env steps (or agent steps) of the next call; None if it depends on the episodes."""
         self._steps, self._of_agents = steps, of_agents
 
     def note(self, module: int, rows: int, finals: int) -> None:
@@ -43,7 +43,7 @@ class Expectation:
         self._seen[module] = Room(max(rows, before.rows), max(finals, before.finals))
 
     def room(self, module: int, written: int, n_lanes: int, row_bytes: int) -> Room:
-        """Estimate the room for the block of a module with this many rows and agents, in the current or next call."""
+        """Estimate the capacity that the block of a module needs, given its current rows and lanes."""
         n_envs, most = self._n_envs, max(1, MOST_IN_DOUBT // max(1, row_bytes))
         if self._steps is None:
             unknown = min(most, self._most_agents * n_envs * FIRST_EPISODES)

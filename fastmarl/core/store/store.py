@@ -1,8 +1,7 @@
 """The rows of all modules: observations and rewards of agents, and outputs of modules.
 
-A call of `sample()` fills one block per module. `renew_blocks()` ends it: new blocks start with the rows of the old
-ones needed by the next call (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` make episodes from
-rows.
+A call of `sample()` fills one block per module. At its end, `renew_blocks()` starts new blocks with the old rows that
+the next call needs (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` make episodes from the rows.
 """
 
 import math
@@ -30,39 +29,39 @@ INACTIVE: Any = None  # in place of the block of a module that has no agents
 
 
 class RowConnectors(Protocol):
-    """Connectors that convert observations from envs to the recorded ones, such as `ModuleConnectors`."""
+    """Interface of connectors that convert env observations to recorded observations, such as `ModuleConnectors`."""
 
     min_lookback_rows: int
 
     @property
     def raw_layout(self) -> RowLayout | None:
-        """Layout of the observations from envs; None: they are recorded unchanged."""
+        """Layout of the observations from envs, or None if they are recorded unchanged."""
 
     def record(self, block: Block) -> None:
         """Write the recorded observations of new rows."""
 
 
 class RowStore:
-    """Lanes, and the rows of each module.
+    """Stores the lanes, and the rows of each module.
 
     Args:
-        layouts: Layouts of the recorded observations, per module.
-        module_ids: Ids, per module.
-        table: The lanes.
-        lookback: Env steps of history that a chunk carries over from the one before.
-        connectors: Connectors that convert observations, per module; () without any.
-        rewards: Converts received rewards to recorded rewards; None: they are equal.
+        layouts: Layout of the recorded observations of each module.
+        module_ids: Id of each module.
+        table: The lane table.
+        lookback: Env steps of history that a chunk carries over from the previous chunk.
+        connectors: Connectors that convert observations, per module; () if there are none.
+        rewards: Converts received rewards to recorded rewards; None to record them unchanged.
         n_agents: Number of declared agents per env, 0 if not declared; used to estimate memory for the first call.
 
     Attributes:
         connects: True if observations go through connectors before they are recorded.
-        is_connecting: True while they do so; also after an error or an interrupt there.
-        active: Ascending indices of the modules with a block. A module gets one with its first agent, and loses it
+        is_connecting: True while connectors run; remains True after an error or an interrupt in them.
+        active: Ascending indices of the modules with a block. A module gets a block with its first agent, and loses it
             after a call without agents, so idle modules cost neither time nor memory.
         on_activate: Called with the index of a module that gets a block.
-        acting_from: Per module, first row upon which its agents act next.
+        acting_from: Per module, first row that its agents act on next.
         first_action: Per module, `acting_from` at the start of the call.
-        lookback_E: int32, number of lookback env steps of the next chunk, per env.
+        lookback_E: int32, lookback of the next chunk in env steps, per env.
         taken_back: (env steps, actions) of the last `take_back()`.
         ended_lanes: Lanes of finished or dropped episodes; `release_lanes()` frees them.
     """
@@ -111,7 +110,7 @@ class RowStore:
         )
 
     def _room(self, module: int, written: int, n_lanes: int) -> Room:
-        """Estimate the room for the block of a module with this many rows and agents."""
+        """Estimate the capacity that the block of a module needs, given its current rows and lanes."""
         row_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self._layouts[module].leaves)
         return self._expectation.room(module, written, n_lanes, row_bytes + OTHER_BYTES)
 
@@ -122,7 +121,7 @@ class RowStore:
         return n_lanes
 
     def _grow(self, module: int, n_rows: int, n_finals: int) -> None:
-        """Make room for more rows and final observations."""
+        """Ensure capacity for more rows and final observations in the block of a module, creating it if needed."""
         if self.blocks[module] is INACTIVE:
             self.activate(module)
         else:
@@ -133,7 +132,7 @@ class RowStore:
     def put_module(
         self, module: int, module_id: str, layout: RowLayout, connectors: RowConnectors | None = None
     ) -> None:
-        """Put a module at the next index, or at one that was freed."""
+        """Add a module at the next index, or at a freed index."""
         if module == len(self.rows):
             self.rows.append(ModuleRows())
             self.blocks.append(INACTIVE)
@@ -148,7 +147,7 @@ class RowStore:
         self.module_ids = [*self.module_ids[:module], module_id, *self.module_ids[module + 1 :]]
 
     def layouts_of(self, module: int) -> tuple[RowLayout, RowLayout | None]:
-        """Return the layouts of recorded observations, and of received ones if connectors convert them."""
+        """Return the layout of recorded observations, and the layout of received ones or None if they are the same."""
         connectors = self._connectors[module]
         return self._layouts[module], None if connectors is None else connectors.raw_layout
 
@@ -170,14 +169,14 @@ class RowStore:
     # Within a tick.
 
     def begin_call(self, steps: int | None, *, of_agents: bool = False) -> None:
-        """Make room for a call of this number of steps of envs, or of agents; None: the number is unknown."""
+        """Reserve rows for a call of this number of env steps (or agent steps); None if the number is unknown."""
         self._expectation.begin_call(steps, of_agents=of_agents)
         n_lanes = self._lanes_by_module()
         for module in self.active:
             self.blocks[module].reserve(*self._room(module, self.rows[module].n, n_lanes[module]))
 
     def connect(self) -> None:
-        """Let the connectors compute the recorded observations of rows added since the last call."""
+        """Compute the recorded observations of rows added since the last `connect()`, by the connectors."""
         self.is_connecting = True
         for module in self.active:
             connectors = self._connectors[module]
@@ -207,7 +206,7 @@ class RowStore:
         return actions
 
     def stamp(self, seq_no: int) -> None:
-        """Record the number of the weights with all actions since the last stamp."""
+        """Record `seq_no`, the sequence number of the weights, with all actions since the last stamp."""
         for module in self.active:
             self.blocks[module].seq_no_R[self._stamped[module] : self.acting_from[module]] = seq_no
         self._stamped = list(self.acting_from)
@@ -219,7 +218,7 @@ class RowStore:
         return [record for record in self.table.records if record is not None]
 
     def rows_of(self, lane: int) -> np.ndarray:
-        """Return the rows of a lane in its module block, int64, in order: those of its chunk and lookback."""
+        """Return the rows of a lane in its module block (chunk and lookback), int64, in order."""
         table = self.table
         block = self.blocks[table.module_L[lane]]
         rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
@@ -235,11 +234,11 @@ class RowStore:
         env.clear()
 
     def take_back(self, env_index: int, *, entire_chunk: bool) -> None:
-        """Subtract a step in which an env failed, and set `taken_back`.
+        """Subtract the step in which an env failed from the counts, and set `taken_back`.
 
         Args:
             env_index: Index of the env.
-            entire_chunk: Subtract all steps that this call has recorded in the current chunk, which is then discarded.
+            entire_chunk: True to subtract all steps of this call in the current chunk, which will be discarded.
         """
         table, record = self.table, self.table.records[env_index]
         env = table.envs[env_index]
@@ -260,7 +259,10 @@ class RowStore:
         self.taken_back = 1 + (env.env_t - record.env_t_started if entire_chunk and record else 0), n_actions
 
     def add_up(self) -> dict[str, int]:
-        """Add the rewards, steps and actions of the call to the lane sums, once. Return module id -> actions."""
+        """Add the rewards, steps and actions of the call to the lane sums; return {module id: number of actions}.
+
+        Call this once per call of `sample()`.
+        """
         table = self.table
         for module in self.active:
             block, rows = self.blocks[module], self.rows[module]
@@ -274,7 +276,7 @@ class RowStore:
         return module_steps
 
     def module_steps_so_far(self) -> dict[str, int]:
-        """Return module id -> number of actions in this call."""
+        """Return {module id: number of actions} of this call."""
         module_steps = dict[str, int]()
         for module in self.active:
             module_id, n_actions = self.module_ids[module], self.acting_from[module] - self.first_action[module]
@@ -283,7 +285,7 @@ class RowStore:
         return module_steps
 
     def actions_so_far(self) -> np.ndarray:
-        """Return the number of actions in this call per lane, int64; call it before `add_up()`."""
+        """Return the number of actions of this call per lane, int64. Must be called before `add_up()`."""
         table = self.table
         actions_L = table.actions_L.copy()
         for module in self.active:
@@ -292,18 +294,18 @@ class RowStore:
         return actions_L
 
     def begin_actions(self) -> None:
-        """Count actions from here on."""
+        """Start counting the actions of a call."""
         self.first_action, self._stamped = list(self.acting_from), list(self.acting_from)
 
     def split_chunk(self, env_index: int) -> None:
-        """Start the next chunk of the env here, with the last rows of its live lanes, in the same blocks."""
+        """Start the next chunk of the env in the same blocks, with the last rows of its live lanes."""
         live = self.table.live_lanes([env_index])
         for module in self.active:
             lanes, _, counts = self._carried(module, live)
             self._open_chunk(lanes, counts)
 
     def renew_blocks(self) -> None:
-        """Start new blocks with the rows of the old ones needed by running episodes."""
+        """Start new blocks with those old rows that running episodes need."""
         live = self.table.live_lanes(range(len(self.table.envs)))
         for module in self.active:
             self._renew_block(module, live)
@@ -318,7 +320,7 @@ class RowStore:
                 env.infos = self._infos_for_next(record)
 
     def release_lanes(self) -> None:
-        """Free the lanes of ended episodes, whose rows were returned or dropped."""
+        """Free `ended_lanes`, whose rows were returned or dropped."""
         self.table.release(self.ended_lanes)
         self.ended_lanes = []
 
@@ -336,7 +338,7 @@ class RowStore:
     def _carried(self, module: int, live: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the live lanes of a module, their rows for the next chunk, and the number of rows of each.
 
-        See _store.carried().
+        See `_store.carried()`.
         """
         table, block = self.table, self.blocks[module]
         lanes = live[table.module_L[live] == module]
@@ -355,7 +357,7 @@ class RowStore:
         return begins
 
     def _open_chunk(self, lanes: np.ndarray, counts: np.ndarray) -> None:
-        """Start a chunk of these lanes with their last row; `counts` (int32) are rows including lookback."""
+        """Start a chunk of these lanes at their last row; `counts` (int32) are numbers of rows including lookback."""
         table = self.table
         table.t_started_L[lanes] += table.count_L[lanes] - table.lookback_L[lanes] - 1
         table.count_L[lanes] = counts

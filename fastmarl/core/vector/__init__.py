@@ -1,1 +1,1 @@
-"""Vectors step many envs through one interface: single envs, batches, or envs in worker processes."""
+"""Vectors, which step many envs through one interface: single envs, batches, or envs in worker processes."""

@@ -1,4 +1,4 @@
-"""Handling of failing envs: envs that raise an error, hang, or end with their worker process."""
+"""Handling of failed envs, which raise an error, hang, or exit with their worker process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Failures:
     """Restarts failed envs, and ends their episodes at the last recorded step.
 
     Args:
-        counts: "failures", "timeouts", "restarts" and "steps_discarded" are added here.
+        counts: Counter to which "failures", "timeouts", "restarts" and "steps_discarded" are added.
         restart: True if a failed env is recreated.
         max_restarts: Maximum number of consecutive restarts of an env without a successful step.
         keep_episodes: True if the recorded part of the running episode is returned.
@@ -30,21 +30,20 @@ class Failures:
         self._in_a_row: Counter[int] = Counter()
 
     def bind(self, store: RowStore) -> None:
-        """Start using this store, in which no env has made a step yet."""
+        """Switch to this store, in which no env has made a step yet."""
         self._store = store
         self._steps_at_restart: dict[int, int] = {}
 
     def restart(self, env_indices: Sequence[int], error: Exception, remake: Callable[[], None]) -> None:
-        """Recreate envs after a common failure.
+        """Recreate envs that failed together.
 
         Args:
             env_indices: Indices of these envs.
-            error: The error that they raised.
-            remake: Recreates the envs; it is called again if it fails.
+            error: The error that the envs raised.
+            remake: Function that recreates the envs; it is called again if it fails.
 
         Raises:
-            `error`, or the last error of `remake`: If restarts are disabled, or there were `max_restarts` consecutive
-            ones.
+            Exception: `error`, or the last error of `remake`, if restarts are disabled or `max_restarts` is exceeded.
         """
         self._counts["failures"] += 1
         self._counts["timeouts"] += isinstance(error, TimeoutError)

@@ -1,4 +1,4 @@
-"""Vector envs with sequential steps, in this process."""
+"""Vectors that step envs sequentially in this process."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class InProcessVector(VectorEnv):
     Args:
         envs: Multi-agent envs (see `fastmarl.envs.MultiAgentEnv`).
         parts: See `VectorParts`; "timed_" seconds are measured in the first tick and every TIMED_EVERY-th after it.
-        remake: Replaces the env at an index of `envs` by a new one.
+        remake: Function that replaces the env at an index of `envs` by a new one.
 
     Attributes:
-        n_stepping: Number of envs with sent actions but without recorded steps.
+        n_stepping: Number of envs whose actions were sent, but whose steps are not recorded yet.
     """
 
     def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None]):
@@ -58,11 +58,11 @@ class InProcessVector(VectorEnv):
             self._reset(env_index)
 
     def turns(self) -> list[int]:
-        """Return no turns, as all envs are stepped together; see `TakesTurns.turns`."""
+        """Return an empty list, because all envs are stepped together; see `TakesTurns.turns`."""
         return []
 
     def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
-        """Continue the stored episodes of these envs; nothing to do here, see `TakesTurns.resume`."""
+        """Do nothing, as continuing stored episodes needs no preparation here; see `TakesTurns.resume`."""
 
     def rest(self, env_indices: Iterable[int]) -> None:
         """Mark envs as having no episode; they are not stepped until they are reset."""
@@ -92,7 +92,7 @@ class InProcessVector(VectorEnv):
 
         Args:
             after_step: Called with (env indices, flags of `__all__`) after steps were recorded.
-            after_each: Call it after every step, not only after steps that end an episode.
+            after_each: True to call it after every step, not only after steps that end an episode.
         """
         self._step(self._active, self._actions.of, after_step, after_each)
 
@@ -126,7 +126,7 @@ class InProcessVector(VectorEnv):
     def _watched_step(
         self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool
     ) -> None:
-        """Do the same as `_step()`, with clocks, and with detailed checks of the first step of each env."""
+        """Do the same as `_step()`, but measure times, and check the first step of each env in detail."""
         seconds = self._seconds
         for env_index, env, lanes in slots:
             begun = perf_counter()
@@ -152,7 +152,7 @@ class InProcessVector(VectorEnv):
         return StateRecordingEnv(env, self._env_states[env_index]) if self._env_states else env
 
     def _step_failed(self, env_index: int, error: Exception | SystemExit, after_step: AfterStep) -> None:
-        """Continue with a new env, or raise the error."""
+        """Recreate the env and end its episode, or raise the error."""
         try:
             self._restart(env_index, error, "step()")
         finally:
@@ -176,7 +176,7 @@ class InProcessVector(VectorEnv):
 class SplitVector(TakesTurns[list[int]], InProcessVector):
     """Steps envs in parts: one part is stepped while the actions for others are chosen.
 
-    In a single process that saves no time; it gives the same results as worker processes with as many splits.
+    This saves no time in a single process, but gives the same results as worker processes with as many splits.
 
     Args:
         envs, parts, remake: See `InProcessVector`.
@@ -211,7 +211,7 @@ class SplitVector(TakesTurns[list[int]], InProcessVector):
 
 
 class StateRecordingEnv:
-    """Wraps reset() and step() of an env to record its state after each."""
+    """Wraps an env to record its state after each `reset()` and `step()`."""
 
     def __init__(self, env: Any, states: EnvStates):
         self._env = env
@@ -229,7 +229,7 @@ class StateRecordingEnv:
 
 
 def write_reset(store: RowStore, env_index: int, result: Any, unchecked: set[int]) -> None:
-    """Write first observations; check them in detail once for each env in `unchecked`.
+    """Write the first observations of an episode; check them in detail if the env is still in `unchecked`.
 
     Raises:
         MultiAgentEnvError: If `result` is not a valid result of reset().
@@ -245,10 +245,10 @@ def write_reset(store: RowStore, env_index: int, result: Any, unchecked: set[int
 
 
 def write_step(store: RowStore, env_index: int, result: Any, unchecked: set[int]) -> int:
-    """Write a step; check the first one in detail for each env in `unchecked`.
+    """Write a step; check it in detail if the env is still in `unchecked`.
 
     Returns:
-        The flags of `__all__`, see Scatter.write_step().
+        The flags of `__all__`; see `Scatter.write_step()`.
 
     Raises:
         MultiAgentEnvError: If `result` is not a valid result of step().

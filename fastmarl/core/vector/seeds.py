@@ -44,32 +44,32 @@ class Streams:
         self._runner = worker_index, incarnation
 
     def resets_of(self, env_index: int) -> np.random.SeedSequence:
-        """Return the sequence whose children, by number, seed the resets of the env."""
+        """Return the sequence whose n-th child seeds the n-th reset of the env."""
         return self._sequence(_ENVS, env_index)
 
     def of_evaluation(self, *key: int) -> int:
-        """Return a seed for random sampling in an evaluation, or with `key` for the reset of that episode."""
+        """Return a seed for random sampling in an evaluation or, if `key` is an episode number, for its reset."""
         return self._integer(_EVALUATION, *key)
 
     def of_worker(self, first_env: int) -> list[int] | None:
-        """Return a seed for the global generators of the process whose first env this is; None in an unseeded run."""
+        """Return a seed for the global generators of the worker process starting at this env; None if unseeded."""
         return self._sequence(_WORKERS, first_env).generate_state(4).tolist() if self.is_seeded else None
 
     def torch_generator(self, device: torch.device) -> torch.Generator:
-        """Make the generator for exploration of the modules."""
+        """Return a generator for exploration by modules."""
         return torch.Generator(device).manual_seed(self._integer(_TORCH))
 
     def numpy_generator(self) -> np.random.Generator:
-        """Make the generator for random actions."""
+        """Return a generator for random actions."""
         return np.random.default_rng(self._sequence(_NUMPY))
 
     def torch_seeded(self, make: Callable[[], T], *added: int) -> T:
-        """Return the result of `make`, which samples initial weights from this stream.
+        """Return the result of `make`, called with the global torch generator seeded for initial weights.
 
-        The global generator of torch is restored afterwards. Other threads wait, also if this one is interrupted.
+        The global generator is restored afterwards, even after an interrupt; other threads wait until then.
 
         Args:
-            make: Function that makes modules.
+            make: Function that creates modules.
             added: Number of a module that was added later, which gets different weights.
         """
         return locked(_SEEDING, self._made, make, added)
@@ -95,8 +95,8 @@ class ResetSeeds:
 
     Args:
         streams: Streams of the runner.
-        num_envs: Number of its envs.
-        always: Also seed resets in an unseeded run, by seeds that differ from run to run.
+        num_envs: Number of envs in the runner.
+        always: True to seed resets even in an unseeded run, with seeds that differ from run to run.
 
     Attributes:
         numbers: Number of the next reset per env.
@@ -127,11 +127,11 @@ class ResetSeeds:
                 raise ConfigError(f"num_resets of an env must be below 2**32, got {number}")
 
     def set_state(self, state: list[int]) -> None:
-        """Continue with seeds that were not taken before."""
+        """Continue with the seeds after those already used according to `state`."""
         self.numbers = [*map(int, state), *[0] * (len(self) - len(state))]
 
     def take(self, env_index: int) -> int | None:
-        """Take the seed for the next reset of the env."""
+        """Return the seed for the next reset of the env, and advance its counter."""
         if self._evaluation is not None:
             self.last[env_index] = self._for_evaluation(env_index, *self._evaluation)
             return self.last[env_index]
@@ -141,18 +141,18 @@ class ResetSeeds:
         return seed
 
     def take_all(self, env_indices: list[int]) -> list[int] | None:
-        """Take the seeds of the next resets of several envs."""
+        """Return the seeds for the next resets of several envs, and advance their counters; None if unseeded."""
         if self._evaluation is None and self._of_env is not None:
             return take_seeds(self._of_env, self.numbers, self.last, env_indices)
         seeds = [self.take(env_index) for env_index in env_indices]
         return None if None in seeds else seeds  # type: ignore[return-value]
 
     def evaluate(self, left: list[int] | None, seeds: list[int] | None) -> None:
-        """Seed resets for evaluation from now on, with these seeds; None: for training.
+        """Seed resets for evaluation from now on, or for training again if `left` is None.
 
         Args:
             left: Number of episodes yet to start per env; the caller counts down.
-            seeds: Seeds of the episodes; None: derived from the seed of the runner.
+            seeds: Seeds of the episodes; None to derive them from the runner seed.
         """
         self._evaluation = None if left is None else (left, list(left), seeds)
 
@@ -161,8 +161,8 @@ class ResetSeeds:
     ) -> int | None:
         """Return the seed for the current evaluation episode of the env.
 
-        An env that failed, or whose episode was discarded, gets the same seed again. Envs of a batch that do not take
-        part get the previous seed.
+        An env that failed, or whose episode was discarded, gets the same seed again. Non-participating envs of a batch
+        get their previous seed.
         """
         round_ = wanted[env_index] - left[env_index] - 1
         number = env_index + len(self) * max(0, round_)

@@ -7,13 +7,13 @@ Split = TypeVar("Split")
 
 
 class TakesTurns(Generic[Split]):
-    """Order of turns in a vector whose envs are stepped part by part.
+    """Base class that manages the turns of a vector whose envs are stepped part by part.
 
     Args:
         parts: All parts, in the order of their first turns.
 
     Attributes:
-        n_stepping: Number of envs with sent actions but without recorded steps.
+        n_stepping: Number of envs whose actions were sent, but whose steps are not recorded yet.
     """
 
     def __init__(self, parts: list[Split]):
@@ -41,7 +41,7 @@ class TakesTurns(Generic[Split]):
             self._idle = [self._splits[number] for number in turns]
 
     def send(self) -> int:
-        """Start a step of all envs neither being stepped nor resting; return their number."""
+        """Start a step of all envs that are neither being stepped nor resting; return their number."""
         idle: list[Split] = []
         going: list[Split] = []
         for part in self._idle:
@@ -53,7 +53,7 @@ class TakesTurns(Generic[Split]):
         return n_sent
 
     def _is_awake(self, part: Split) -> bool:
-        """Return True if an env of the part is not resting."""
+        """Return True if any env of the part is not resting."""
         raise NotImplementedError
 
     def _send(self, parts: list[Split]) -> int:
@@ -61,7 +61,7 @@ class TakesTurns(Generic[Split]):
         raise NotImplementedError
 
     def _end_turn(self, part: Split) -> Split:
-        """End the turn of a part before its step is recorded; it then waits for its next turn."""
+        """Queue a part for its next turn, before its step is recorded; return the part."""
         self._stepping.remove(part)
         self._idle.append(part)
         return part

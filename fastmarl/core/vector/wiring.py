@@ -24,12 +24,12 @@ class VectorParts:
         store: Receives the steps of the envs.
         agent_spaces: Spaces of all joined agents.
         env_actions: Sources of actions, per module; may grow.
-        seconds: Times under "timed_env", "timed_scatter" and "timed_send" are added here.
+        seconds: Dict to which times are added under "timed_env", "timed_scatter" and "timed_send".
         check: True if the first results of each env are checked in detail.
-        env_states: Recorders of global states, per env; empty: states are not recorded.
+        env_states: Recorders of global states, per env; empty if states are not recorded.
         failures: Handles failing envs.
         num_splits: Number of alternating parts: one is stepped while the actions for the next are chosen.
-        batch_size: Minimum number of envs per turn, which takes the first ready envs. None: turns of entire parts.
+        batch_size: Minimum number of envs per turn, which are then the first ready envs; None to step entire parts.
     """
 
     seeds: ResetSeeds
@@ -57,5 +57,5 @@ class VectorEnv:
 
     @property
     def unwrapped(self) -> Self:
-        """The vector itself, which has no wrappers. Each of its envs has a separate `unwrapped`."""
+        """The vector itself, because it has no wrappers; each of its envs has an `unwrapped` of its own."""
         return self

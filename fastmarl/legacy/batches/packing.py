@@ -1,4 +1,4 @@
-"""Packs columns into short strings like RLlib: pickled, compressed with LZ4, in base 64.
+"""Packing of columns into short strings as in RLlib: pickled, compressed with LZ4, and encoded in Base64.
 
 Unpickling calls no NumPy functions: `numpy.ndarray`, `scalar` and the `__setstate__` of arrays and dtypes interpret raw
 bytes as pointers to objects and trust any size, so a malicious file could crash the interpreter. Instead, this module
@@ -26,7 +26,7 @@ KIND = "a packed column may hold arrays, numbers and texts"
 
 
 def can_pack() -> bool:
-    """Return True if lz4 is installed."""
+    """Return whether lz4 is installed."""
     try:
         importlib.import_module("lz4.frame")
     except ModuleNotFoundError:
@@ -59,7 +59,7 @@ def unpack(text: str | bytes) -> Any:
 
 
 def is_packed(data: Any) -> bool:
-    """Return True if a column, or an entry of one, is packed."""
+    """Return whether a column, or an entry of one, is packed."""
     return isinstance(data, str | bytes)
 
 
@@ -73,7 +73,7 @@ def unpickled(data: bytes) -> Any:
 
 
 class _StandIn:
-    """Replaces a class or function named in a pickle. A pickle may call it but not set its attributes."""
+    """Stands in for a class or function named in a pickle, which may call it but not set its attributes."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -108,7 +108,7 @@ class _Dtype(_StandIn):
 
 
 class _Array(_StandIn):
-    """An array in a pickle, with content of checked length. Its objects may still be stand-ins."""
+    """An array in a pickle, with content of checked length; objects in it may still be stand-ins."""
 
     __slots__ = ("axes", "content", "dtype", "order", "shape")
 
@@ -133,7 +133,7 @@ class _Array(_StandIn):
                              f"{len(content)} items or bytes")  # fmt: skip
 
     def made(self, objects: Iterable[Any]) -> np.ndarray:
-        """Build the array; if its dtype is object, it gets `objects` as elements."""
+        """Build the array, with `objects` as its elements if its dtype is object."""
         if self.dtype == object:
             flat = np.fromiter(objects, object, len(self.content))
         else:
@@ -171,7 +171,7 @@ KNOWN: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """The pure Python unpickler: the C version allocates as many memo entries as a pickle claims to have."""
+    """The pure Python unpickler, because the C version allocates as many memo entries as a pickle claims to have."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = KNOWN.get((module.replace("numpy._core", "numpy.core"), name))
@@ -181,10 +181,10 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _resolved(value: Any, done: dict[int, Any]) -> Any:
-    """Replace stand-ins with the arrays they stand for.
+    """Replace stand-ins in `value` with the arrays they stand for.
 
     Args:
-        done: Id of a container -> its replacement, because a container may occur several times, or contain itself.
+        done: Id of a container -> its replacement, as a container may occur several times or contain itself.
     """
     if id(value) in done:
         return done[id(value)]

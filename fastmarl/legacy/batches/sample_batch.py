@@ -27,25 +27,25 @@ DEFAULT_POLICY_ID = "default_policy"
 class SampleBatch(StepColumns):
     """Steps of a policy: column name -> array or tensor [n, ...], or nested dicts and tuples; "infos" may be a list.
 
-    If the policy is recurrent, its steps are cut into q sequences: "seq_lens" int32 [q] has their lengths, "state_in_0"
-    and so on [q, ...] the recurrent states before their first steps.
+    Steps of a recurrent policy are cut into q sequences: "seq_lens", int32 [q], contains their lengths, and
+    "state_in_0" and so on, [q, ...], the recurrent states before their first steps.
 
     Args:
         args: The arguments of `dict`. Lists become arrays.
         kwargs: Column name -> additional column.
         _time_major: If True, the first axis is time and the second one sequences; batches are concatenated along the
             second.
-        _max_seq_len: Number of steps to which sequences are padded; None: the length of the longest one.
+        _max_seq_len: Number of steps to which sequences are padded; None for the length of the longest one.
         _zero_padded: True if sequences are padded, so that columns have `_max_seq_len` rows per sequence.
-        _is_training: True if a policy learns from the batch.
+        _is_training: True if the batch is for training a policy.
         _num_grad_updates: Number of policy updates before these steps were taken.
 
     Attributes:
-        count: n, without padding.
+        count: Number of steps n, without padding.
         time_major, max_seq_len, zero_padded, is_training, num_grad_updates: The constructor arguments.
-        accessed_keys, added_keys, deleted_keys: Sets of the names of columns read, added and deleted with `batch[name]`
+        accessed_keys, added_keys, deleted_keys: Names of columns that were read, added and deleted with `batch[name]`
             since the batch was made.
-        get_interceptor, intercepted_values: See `set_get_interceptor()`; its results per column.
+        get_interceptor, intercepted_values: The function set with `set_get_interceptor()`, and its results per column.
 
     Raises:
         KeyError: If a column is named "dones", which is reserved: `batch["dones"]` returns "terminateds".
@@ -82,11 +82,11 @@ class SampleBatch(StepColumns):
         return MultiAgentBatch({module_id or DEFAULT_POLICY_ID: self}, self.count)
 
     def concat(self, other: "SampleBatch") -> "SampleBatch":
-        """Concatenate this batch and `other`, see `concat_samples()`."""
+        """Concatenate this batch and `other`; see `concat_samples()`."""
         return concat_samples([self, other])
 
     def to_rllib(self) -> Any:
-        """Convert to an RLlib SampleBatch, which shares the arrays, for code that requires that class.
+        """Convert to an RLlib SampleBatch that shares the arrays, for code that requires that class.
 
         Raises:
             ImportError: If RLlib is not installed.
@@ -150,7 +150,7 @@ class MultiAgentBatch:
         return MultiAgentBatch(policy_batches, env_steps)
 
     def to_rllib(self) -> Any:
-        """Convert to an RLlib MultiAgentBatch, see `SampleBatch.to_rllib()`."""
+        """Convert to an RLlib MultiAgentBatch; see `SampleBatch.to_rllib()`."""
         batches = {policy_id: batch.to_rllib() for policy_id, batch in self.policy_batches.items()}
         return rllib_class(RLLIB_MODULE, "MultiAgentBatch")(batches, self.count)
 
@@ -187,7 +187,7 @@ class MultiAgentBatch:
         return [MultiAgentBatch(piece, last if piece is pieces[-1] else k) for piece in pieces]
 
     def compress(self, bulk: bool = False, columns: Collection[str] = OBSERVATIONS) -> None:
-        """Pack `columns` of all policies in place, entire columns with `bulk`; see `SampleBatch.compress()`."""
+        """Pack `columns` of all policies in place, as entire columns if `bulk`; see `SampleBatch.compress()`."""
         for batch in self.policy_batches.values():
             batch.compress(bulk, columns)
 
@@ -199,16 +199,16 @@ class MultiAgentBatch:
         use_stream: bool = False,
         stream: Any = None,
     ) -> Self:
-        """Call `SampleBatch.to_device()` for all policies.
+        """Move the batches of all policies to a device with `SampleBatch.to_device()`.
 
-        It receives `device`, `framework`, `pin_memory`, `use_stream` and `stream`.
+        `device`, `framework`, `pin_memory`, `use_stream` and `stream` are its arguments.
         """
         for batch in self.policy_batches.values():
             batch.to_device(device, framework, pin_memory, use_stream, stream)
         return self
 
     def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:
-        """Unpack `columns` of all policies in place, see `SampleBatch.decompress_if_needed()`."""
+        """Unpack `columns` of all policies in place; see `SampleBatch.decompress_if_needed()`."""
         for batch in self.policy_batches.values():
             batch.decompress_if_needed(columns)
         return self
@@ -228,15 +228,14 @@ def from_rllib(batch: Any) -> Any:
 
 
 def concat_samples(samples: Sequence[Any]) -> Any:
-    """Concatenate batches; empty batches are left out.
+    """Concatenate batches, leaving out empty ones.
 
     Args:
-        samples: SampleBatches and MultiAgentBatches. Next to a MultiAgentBatch, a SampleBatch belongs to
-            "default_policy".
+        samples: SampleBatches and MultiAgentBatches. If both types occur, the SampleBatches belong to "default_policy".
 
     Returns:
-        A MultiAgentBatch if there is one among the batches. Otherwise a SampleBatch with the columns of the first batch
-        and the mean of `num_grad_updates`, weighted by steps.
+        A MultiAgentBatch if any batch is one. Otherwise a SampleBatch with the columns of the first batch and the mean
+        of `num_grad_updates`, weighted by steps.
 
     Raises:
         BatchError: If a batch differs from the first one in columns, column kinds, or padding; or an item is not a

@@ -1,4 +1,4 @@
-"""The steps of a policy as columns, with the RLlib `SampleBatch` methods that need no other batch."""
+"""The steps of a policy as columns: the RLlib `SampleBatch` methods that do not depend on `MultiAgentBatch`."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -31,7 +31,7 @@ def marks_of(batch: Any) -> dict[str, Any]:
 
 
 class StepColumns(dict[str, Any]):
-    """The methods of `SampleBatch` that need no `MultiAgentBatch`; these two classes create each other, in one file.
+    """Base class with the methods of `SampleBatch` that do not depend on `MultiAgentBatch`.
 
     Arguments and attributes are documented in `SampleBatch`.
     """
@@ -44,7 +44,7 @@ class StepColumns(dict[str, Any]):
     _slices_sequences: bool
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make an empty batch, to which pickle and copy add columns without calling `__init__()`."""
+        """Make an empty batch; pickle and copy add columns to it without calling `__init__()`."""
         batch = super().__new__(cls)
         batch._forget_uses()
         batch.intercepted_values, batch.get_interceptor, batch._slices_sequences = {}, None, False
@@ -88,8 +88,8 @@ class StepColumns(dict[str, Any]):
     def __getitem__(self, key: Any) -> Any:
         """Return the column of this name or, for a slice of steps, a batch that shares the arrays.
 
-        If the policy is recurrent, a slice returns complete sequences: from the one in which it begins up to, but not
-        including, the one in which it ends.
+        For a recurrent policy, a slice returns complete sequences, from the one in which the slice begins up to but not
+        including the one in which it ends.
         """
         if isinstance(key, slice):
             if self._slices_sequences:
@@ -127,7 +127,7 @@ class StepColumns(dict[str, Any]):
         return [self[key] for key in keys]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict column name -> entry for each step; "seq_lens" is 1, and recurrent states are left out."""
+        """Yield a dict of column name -> entry for each step, with a "seq_lens" of 1 and without recurrent states."""
         columns = {name: column for name, column in self.items() if not _is_of_sequences(name)}
         of_all = {Columns.SEQ_LENS: 1} if Columns.SEQ_LENS in self else {}
         for i in range(self.count):
@@ -151,11 +151,11 @@ class StepColumns(dict[str, Any]):
         return sum(getattr(leaf, "nbytes", 0) for column in self.values() for _, leaf in flatten_struct(column))
 
     def is_terminated_or_truncated(self) -> bool:
-        """Return True if the last step ended its episode."""
+        """Return whether the last step ended its episode."""
         return bool(self._ends()[-1])
 
     def is_single_trajectory(self) -> bool:
-        """Return True if no step before the last one ended an episode."""
+        """Return whether all steps belong to a single trajectory: no step before the last one ended an episode."""
         return not self._ends()[:-1].any()
 
     def _ends(self) -> np.ndarray:
@@ -168,17 +168,17 @@ class StepColumns(dict[str, Any]):
         self.is_training = training
 
     def set_get_interceptor(self, fn: Callable[[Any], Any] | None) -> None:
-        """Make `batch[name]` return `fn(column)`, computed once per column; None: the column itself."""
+        """Make `batch[name]` return `fn(column)`, computed once per column, or the column itself if `fn` is None."""
         if fn is not self.get_interceptor:
             self.intercepted_values = {}
         self.get_interceptor = fn
 
     def enable_slicing_by_batch_id(self) -> None:
-        """Make slices of this batch, whose columns are [B, T, ...], count its B sequences instead of steps."""
+        """Make slices of this batch, whose columns are [B, T, ...], select sequences (axis B) instead of steps."""
         self._slices_sequences = True
 
     def disable_slicing_by_batch_id(self) -> None:
-        """Make slices of this batch count steps again."""
+        """Make slices of this batch select steps again."""
         self._slices_sequences = False
 
     # New batches from the steps of this batch.
@@ -194,10 +194,9 @@ class StepColumns(dict[str, Any]):
         Args:
             start: First step, 0 or more.
             end: Step after the last one.
-            state_start: If the policy is recurrent, the first sequence containing these steps. None: find the
-                sequences; the first one may be cut, and then still has the state from before its first step in this
-                batch.
-            state_end: Sequence after the last one; the last one may be cut.
+            state_start: For a recurrent policy, index of the first sequence containing these steps; None to find it.
+                This sequence may be cut, and then still has the state from before its first step in this batch.
+            state_end: Index of the sequence after the last one, which may be cut; found if `state_start` is None.
 
         Raises:
             BatchError: If a step is negative, or the sequences are padded.
@@ -229,7 +228,7 @@ class StepColumns(dict[str, Any]):
         return self._like(columns, self.zero_padded, self.max_seq_len if self.zero_padded else None)
 
     def _sequences(self, key: Any) -> Self:
-        """Return entries of columns [B, T, ...]; "infos" have one for each step."""
+        """Return a batch of these sequences of columns [B, T, ...]; "infos" has an entry for each step."""
         if Columns.SEQ_LENS not in self:
             raise BatchError(f'slicing by batch id needs the column "{Columns.SEQ_LENS}"')
         lengths = np.asarray(self[Columns.SEQ_LENS])
@@ -241,7 +240,7 @@ class StepColumns(dict[str, Any]):
         return self._like(columns)
 
     def _taken(self, rows: Any, sequences: Any = None) -> dict[str, Any]:
-        """Return all columns at these rows; columns with an entry per sequence at `sequences` (None: at `rows`)."""
+        """Index all columns with `rows`, except columns of sequences with `sequences` unless that is None."""
         of_states = rows if sequences is None else sequences
         return {name: of_rows(column, of_states if _is_of_sequences(name) else rows) for name, column in self.items()}
 
@@ -259,7 +258,7 @@ class StepColumns(dict[str, Any]):
 
         Args:
             num_slices: Number of pieces; if the steps cannot be divided evenly, the last pieces are a step longer.
-            k: Former name of `size`.
+            k: Deprecated name of `size`.
         """
         if num_slices is not None and num_slices >= 1:
             edges = _even_edges(self.count, num_slices)
@@ -274,8 +273,8 @@ class StepColumns(dict[str, Any]):
         """Return a batch for each episode, in order.
 
         Args:
-            key: "eps_id": an episode is a run of steps with equal "eps_id". "dones": an episode ends with a step that
-                terminated or truncated it. None: "eps_id" if there is such a column, else "dones".
+            key: With "eps_id", an episode is a run of steps with equal "eps_id"; with "dones", it ends with a step that
+                terminated or truncated it. None means "eps_id" if there is such a column, else "dones".
         """
         if key not in (None, Columns.EPS_ID, DONES):
             raise BatchError(f'split_by_episode() takes the keys "{Columns.EPS_ID}" and "{DONES}", got {key!r}')
@@ -292,7 +291,7 @@ class StepColumns(dict[str, Any]):
     # Changes in place.
 
     def shuffle(self) -> Self:
-        """Shuffle the steps, or the padded sequences, in place, using the global NumPy generator.
+        """Shuffle the steps or the padded sequences in place, using the global NumPy generator.
 
         Raises:
             BatchError: If the batch has unpadded sequences.
@@ -310,7 +309,7 @@ class StepColumns(dict[str, Any]):
         return self
 
     def right_zero_pad(self, max_seq_len: int, exclude_states: bool = True) -> Self:
-        """Pad all sequences in place to `max_seq_len` steps, with zeros, or with None in object columns.
+        """Pad all sequences in place to `max_seq_len` steps with zeros, or with None in object columns.
 
         Args:
             exclude_states: Leave "state_in_0" and so on unchanged, with an entry per sequence. If False, they must have
@@ -331,7 +330,7 @@ class StepColumns(dict[str, Any]):
         return self
 
     def compress(self, bulk: bool = False, columns: Collection[str] = OBSERVATIONS) -> Self:
-        """Pack these columns in place, entry by entry or, with `bulk`, each as a single entry."""
+        """Pack these columns in place, entry by entry or, if `bulk`, each column as a single string."""
 
         def packed(leaf: Any) -> Any:
             return pack(leaf) if bulk else np.array([pack(entry) for entry in leaf])
@@ -347,14 +346,14 @@ class StepColumns(dict[str, Any]):
         use_stream: bool = False,
         stream: Any = None,
     ) -> Self:
-        """Turn all numeric columns into tensors on `device`, in place; object columns are unchanged.
+        """Convert all numeric columns to tensors on `device`, in place; object columns are unchanged.
 
         Args:
             device: The torch device.
             framework: Only "torch".
             pin_memory: Copy from pinned memory, so that a GPU can copy asynchronously.
             use_stream: Copy on `stream`.
-            stream: CUDA stream; None: the current one.
+            stream: CUDA stream; None for the current one.
 
         Raises:
             BatchError: If `framework` is not "torch".
@@ -378,7 +377,7 @@ class StepColumns(dict[str, Any]):
         return self
 
     def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:
-        """Unpack these columns in place, if packed."""
+        """Unpack these columns in place if they are packed."""
         self.update({name: map_struct(_unpacked, column) for name, column in self.items() if name in columns})
         return self
 
@@ -393,7 +392,7 @@ def _no_dones() -> KeyError:
 
 
 def _padded_with_zeros(column: Any, lengths: np.ndarray, max_seq_len: int) -> Any:
-    """Pad each sequence of a column to `max_seq_len` steps, with zeros, or with None in an object column."""
+    """Pad each sequence of a column to `max_seq_len` steps with zeros, or with None in an object column."""
     steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     rows = np.repeat(np.arange(len(lengths)) * max_seq_len, lengths) + steps
 
@@ -408,13 +407,13 @@ def _padded_with_zeros(column: Any, lengths: np.ndarray, max_seq_len: int) -> An
 
 
 def _even_edges(n: int, n_pieces: int) -> list[int]:
-    """Return the edges of `n_pieces` pieces of n steps; the last pieces may be a step longer."""
+    """Return the edges that divide n steps into `n_pieces` pieces, the last of which may be a step longer."""
     length, n_longer = divmod(n, n_pieces)
     return [i * length + max(0, i - (n_pieces - n_longer)) for i in range(n_pieces + 1)]
 
 
 def _is_of_sequences(name: str) -> bool:
-    """Return True if the column has an entry per sequence instead of one per step."""
+    """Return whether the column has an entry per sequence instead of one per step."""
     return name == Columns.SEQ_LENS or name.startswith(STATE_IN)
 
 
@@ -440,7 +439,7 @@ def _unpacked(leaf: Any) -> Any:
 
 
 def _count_steps(columns: Mapping[str, Any]) -> int:
-    """Count steps from sequence lengths, or else from the first non-empty column, infos and states aside."""
+    """Count steps by the sequence lengths or, without them, by the first non-empty column except infos and states."""
     lengths = columns.get(Columns.SEQ_LENS)
     if lengths is not None and len(lengths):
         return int(lengths.sum())

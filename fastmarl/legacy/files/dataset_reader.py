@@ -1,4 +1,4 @@
-"""Reads batches from the rows of a dataset."""
+"""A reader of batches in the rows of a dataset."""
 
 import random
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from fastmarl.legacy.files.json_format import from_record
 
 @public("fastmarl.legacy")
 class DatasetReader(InputReader):
-    """Reads the rows of a dataset in random order, endlessly; each row is a batch in the form of a JSON line.
+    """Reads the rows of a dataset endlessly in random order; each row is a batch with the structure of a JSON line.
 
     Args:
         ds: `ray.data.Dataset`, or a sequence of dicts such as {"type": "SampleBatch", "obs": [...], ...}.

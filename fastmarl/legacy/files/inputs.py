@@ -1,4 +1,4 @@
-"""Makes the reader for the worker option `input_`."""
+"""Readers for the worker option `input_`."""
 
 import importlib
 import math
@@ -50,7 +50,7 @@ class ShuffledInput(InputReader):
 
     Args:
         child: Reader of the batches.
-        n: Number of batches in the buffer; 1 or less: batches are returned in reading order.
+        n: Number of batches in the buffer; with 1 or less, batches are returned in reading order.
         seed: Seed for sampling.
 
     Attributes:
@@ -73,11 +73,11 @@ class ShuffledInput(InputReader):
 
 
 def register_input(name: str, input_creator: Callable[[IOContext], InputReader]) -> None:
-    """Register an input reader by name for the option `input_`; it replaces an earlier one of that name.
+    """Register an input reader by name for the option `input_`, replacing an earlier one with that name.
 
     Args:
-        name: The name.
-        input_creator: `(io_context) -> InputReader`
+        name: Name of the reader.
+        input_creator: Function (io_context) -> InputReader.
 
     Raises:
         ConfigError: If `input_creator` is not callable.
@@ -88,10 +88,10 @@ def register_input(name: str, input_creator: Callable[[IOContext], InputReader])
 
 
 def make_input_reader(io_context: IOContext) -> InputReader | None:
-    """Make the reader for the option `input_`; batches from files go through a buffer of `shuffle_buffer_size`.
+    """Make the reader for the option `input_`; batches from files pass through a shuffle buffer.
 
     Returns:
-        The reader; None if it is the sampler of a worker without envs.
+        The reader, or None for the "sampler" of a worker without envs.
     """
     config = io_context.config
     if isinstance(config.input_, Mapping):
@@ -134,7 +134,7 @@ def _shard(io_context: IOContext) -> Any:
 
 
 def _registered(name: str) -> Callable[[IOContext], InputReader] | None:
-    """Return the creator registered under this name with `register_input()`, ours or the one of Ray."""
+    """Return the creator registered under this name with the `register_input()` of fastmarl or of Ray."""
     of_ray: Any = sys.modules.get("ray.tune.registry")
     if name in REGISTERED or of_ray is None or not of_ray.registry_contains_input(name):
         return REGISTERED.get(name)
@@ -143,7 +143,7 @@ def _registered(name: str) -> Callable[[IOContext], InputReader] | None:
 
 
 def _class_at(path: str) -> Any:
-    """Return the class at a path such as "package.module.Reader"; None if it is not such a path.
+    """Return the class at a path such as "package.module.Reader", or None if `path` has another form.
 
     Raises:
         ConfigError: If the module does not have the class.

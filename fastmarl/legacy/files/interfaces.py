@@ -30,7 +30,7 @@ class OutputWriter(ABC):
 
 
 class NoopOutput(OutputWriter):
-    """A writer without output, which discards all batches."""
+    """A writer that discards all batches."""
 
     def write(self, sample_batch: Any) -> None:
         pass
@@ -54,7 +54,7 @@ class IOContext:
     worker: Any = None
 
     def default_sampler_input(self) -> Any:
-        """Return the reader of the batches sampled by the worker itself; None if it has no env."""
+        """Return the reader of the batches that the worker samples, or None if it has no env."""
         return self.worker.sampler
 
     @property
@@ -68,7 +68,7 @@ class IOContext:
         return getattr(self.config, "output_config", {})
 
     def spaces(self) -> dict[str, Any] | None:
-        """Return policy id -> (observation space, action space) of the worker policies; None without a worker."""
+        """Return policy id -> (observation space, action space) of the worker policies, or None without a worker."""
         if self.worker is None:
             return None
         policies = self.worker.policy_map.items()

@@ -1,7 +1,7 @@
 """Batches as JSON lines, in the format of the old RLlib API stack, readable by its JsonReader.
 
-The format has no place for line checksums, so they are stored in a hidden file next to the file. Files without
-checksums, such as files written by RLlib, are read unchecked.
+The format has no place for line checksums, so they are stored in a hidden file next to the JSON file. JSON files
+without one, such as files written by RLlib, are read unchecked.
 """
 
 import json
@@ -30,7 +30,7 @@ def to_json(batch: Any, compress_columns: Collection[str]) -> str:
 
     Args:
         batch: SampleBatch or MultiAgentBatch.
-        compress_columns: Names of the columns to pack; the others become lists of numbers, and lose their dtypes.
+        compress_columns: Names of the columns to pack; the others become lists of numbers, losing their dtypes.
     """
 
     def columns_of(batch: Any) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def from_json(line: str, spaces: Mapping[str, Spaces] | None = None) -> Any:
         spaces: Policy id -> (observation space, action space); lists become tuples where the space is a Tuple.
 
     Returns:
-        SampleBatch or MultiAgentBatch
+        The SampleBatch or MultiAgentBatch.
 
     Raises:
         BatchError, ValueError: If the line contains no batch.
@@ -75,7 +75,7 @@ def from_json(line: str, spaces: Mapping[str, Spaces] | None = None) -> Any:
 
 
 def from_record(record: Any, spaces: Mapping[str, Spaces] | None = None) -> Any:
-    """Return the batch in a parsed line or in a row of a dataset; see `from_json()`."""
+    """Return the batch in a parsed line or in a dataset row; see `from_json()`."""
     kind = record.get("type") if isinstance(record, dict) else None
     if kind == "SampleBatch":
         of_one = next(iter(spaces.values())) if spaces else (None, None)
@@ -120,11 +120,11 @@ def checksums_file(path: Path) -> Path:
 
 
 def checksum(line: bytes) -> bytes:
-    """Return the line of the checksums file for a JSON line."""
+    """Return the entry of a JSON line in the checksums file."""
     return b"%08x\n" % zlib.crc32(line)
 
 
 def checksums_of(path: Path) -> list[bytes]:
-    """Return the checksums of the lines in a file, in order; empty if there is no checksums file."""
+    """Return the checksums of the lines in `path`, in order, or an empty list if there is no checksums file."""
     file = checksums_file(path)
     return file.read_bytes().splitlines(keepends=True) if file.exists() else []

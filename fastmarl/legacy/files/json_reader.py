@@ -1,4 +1,4 @@
-"""Reads batches from files written by `JsonWriter` of RLlib or fastmarl."""
+"""A reader of batches in files written by the `JsonWriter` of RLlib or fastmarl."""
 
 import glob
 import logging
@@ -24,17 +24,17 @@ logger = logging.getLogger(__name__)
 
 @public("fastmarl.legacy")
 class JsonReader(InputReader):
-    """Reads files in random order, endlessly, one line at a time. Lines without a batch are skipped with a warning.
+    """Reads files endlessly in random order, line by line. Lines without a batch are skipped with a warning.
 
     Args:
         inputs: A directory of *.json and *.zip files, a file, a glob, or a list of files.
-        ioctx: IOContext of the worker whose policies the batches are for; each worker begins with a different file.
+        ioctx: IOContext of the worker whose policies use the batches; each worker begins with a different file.
 
     Attributes:
         files: Paths of the files.
         ioctx: The argument `ioctx`.
-        cur_file: Path of the file of the last batch; None before the first.
-        batch_size: Minimum number of env steps in a batch: `train_batch_size` divided among the workers; 1 without it.
+        cur_file: Path of the file of the last batch, or None before the first.
+        batch_size: Minimum number of env steps in a batch: `train_batch_size` divided among the workers, by default 1.
 
     Raises:
         ConfigError: If there are no such files.
@@ -55,16 +55,16 @@ class JsonReader(InputReader):
 
     @property
     def policy_map(self) -> Any:
-        """Policies of the worker; None without a worker."""
+        """Policies of the worker, or None without a worker."""
         return None if self.ioctx is None or self.ioctx.worker is None else self.ioctx.worker.policy_map
 
     @property
     def default_policy(self) -> Any:
-        """Policy "default_policy" of the worker; None if it does not exist."""
+        """Policy "default_policy" of the worker, or None if it does not exist."""
         return None if self.policy_map is None else self.policy_map.get(DEFAULT_POLICY_ID)
 
     def next(self) -> Any:
-        """Return the next SampleBatch or MultiAgentBatch, of as many lines as have `batch_size` env steps.
+        """Return the next SampleBatch or MultiAgentBatch, joining lines until it has `batch_size` env steps.
 
         Raises:
             BatchError: If 100 consecutive lines contain no batch, or the worker does not have the policies of a batch.
@@ -98,7 +98,7 @@ class JsonReader(InputReader):
         return line
 
     def _endless(self) -> Iterator[tuple[Path, int, bytes]]:
-        """Yield (file, line number, line) endlessly; an empty file yields an empty line, so that it counts as bad."""
+        """Yield (file, line number, line) endlessly, with an empty line for an empty file, so that it counts as bad."""
         path = self._first_file()
         while True:
             number = 0
@@ -136,7 +136,7 @@ class JsonReader(InputReader):
             raise BatchError(f"{path}, line {number}: it is for one policy, but there are {here}")
 
     def _postprocessed(self, batch: Any) -> Any:
-        """With `postprocess_inputs`, call `postprocess_trajectory()` of the policy with each episode of the batch."""
+        """If `postprocess_inputs` is set, apply `postprocess_trajectory()` of the policy to each episode of a batch."""
         if self.ioctx is None or self.policy_map is None or not self.ioctx.config.postprocess_inputs:
             return batch
         policies = self.policy_map
@@ -168,7 +168,7 @@ def _files_of(inputs: Any) -> list[Path]:
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, line) of a file, or of all files in a zip up to where it is damaged."""
+    """Yield (line number from 1, line) of a file or, up to any damage, of all files in a zip."""
     if path.suffix != ".zip":
         yield from _checked_lines(path)
         return
@@ -186,7 +186,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _checked_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, line); a line whose checksum does not match is replaced with an empty one."""
+    """Yield (line number from 1, line), replacing a line whose checksum does not match with an empty one."""
     checksums = checksums_of(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

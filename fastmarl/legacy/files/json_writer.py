@@ -1,4 +1,4 @@
-"""Writes batches to files that can also be read by JsonReader of RLlib."""
+"""A writer of batches to files that the JsonReader of RLlib can also read."""
 
 import os
 from collections.abc import Collection
@@ -18,18 +18,18 @@ MAX_FILE_SIZE = 64 * 1024 * 1024
 
 @public("fastmarl.legacy")
 class JsonWriter(OutputWriter):
-    """Writes each batch as a line, and its checksum to a hidden file next to the file of lines.
+    """Writes each batch as a JSON line, and the checksum of the line to a hidden file next to the JSON file.
 
     Args:
-        path: Directory of the files; created if it does not exist.
-        ioctx: IOContext with the worker index for the names of the files; None: index 0.
+        path: Directory of the files, which is created if it does not exist.
+        ioctx: IOContext with the worker index for the names of the files; None for index 0.
         max_file_size: Size in bytes after which a new file is begun.
-        compress_columns: Names of columns to pack, which requires lz4. None: "obs" and "new_obs" if lz4 is installed.
+        compress_columns: Names of columns to pack, which requires lz4; None means "obs" and "new_obs" if installed.
 
     Attributes:
         path, ioctx, max_file_size, compress_columns: The constructor arguments.
         file_index: Number of files begun.
-        path_is_uri: False; files are local.
+        path_is_uri: Always False, because files are local.
 
     Raises:
         ConfigError: If `compress_columns` names columns, but lz4 is not installed.
@@ -58,12 +58,12 @@ class JsonWriter(OutputWriter):
 
     @property
     def cur_file(self) -> BinaryIO | None:
-        """The open file of lines; None before the first batch and after `close()`."""
+        """The open JSON file, or None before the first batch and after `close()`."""
         return None if self._files is None else self._files[0]
 
     @property
     def bytes_written(self) -> int:
-        """Size in bytes of the lines in the open file."""
+        """Size in bytes of the open JSON file."""
         return 0 if self._files is None else self._files[0].tell()
 
     def write(self, sample_batch: Any) -> None:
@@ -88,7 +88,7 @@ class JsonWriter(OutputWriter):
             file.close()
 
     def _new_file(self) -> BinaryIO:
-        """Create a new file, even if other processes write to the same directory."""
+        """Create a file with an unused name, even if other processes write to the same directory."""
         began = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         while True:
             name = f"output-{began}_worker-{self._worker_index}_{self.file_index}.json"

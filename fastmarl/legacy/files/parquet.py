@@ -1,4 +1,4 @@
-"""Converts JSON files of the old RLlib API stack to Parquet files of episodes.
+"""Conversion of JSON files of the old RLlib API stack to Parquet files of episodes.
 
 Axes in names: N row of a policy batch.
 """
@@ -32,11 +32,11 @@ NOT_OUTPUTS = (*NEEDED, Columns.TRUNCATEDS, Columns.INFOS, "unroll_id")
 def json_to_parquet(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], path: str | os.PathLike[str], **options: Any
 ) -> int:
-    """Convert JSON files of the old RLlib API stack to a directory of Parquet files, see docs/offline.md.
+    """Convert JSON files of the old RLlib API stack to a directory of Parquet files; see docs/offline.md.
 
     Args:
         inputs: The `inputs` of `JsonReader`; lines without a batch are skipped with a warning.
-        path: Directory for the files, see `fastmarl.offline.ParquetWriter`.
+        path: Directory for the files; see `fastmarl.offline.ParquetWriter`.
         options: Other arguments of `fastmarl.offline.ParquetWriter`.
 
     Returns:
@@ -56,12 +56,12 @@ def json_to_parquet(
 
 
 def episodes_of(batch: Any) -> list[MultiAgentEpisode]:
-    """Return the chunks of episodes in a SampleBatch or MultiAgentBatch, in order of appearance.
+    """Return the episode chunks in a SampleBatch or MultiAgentBatch, in order of appearance.
 
     Agent ids are the values of "agent_index", module ids are the policy ids.
 
     Raises:
-        OfflineError: If a column is missing or differs from the others in its number of rows.
+        OfflineError: If a column is missing or its number of rows differs from that of the others.
     """
     is_multi = isinstance(batch, MultiAgentBatch)
     batches = batch.policy_batches if is_multi else {DEFAULT_POLICY_ID: batch}
@@ -77,7 +77,7 @@ def episodes_of(batch: Any) -> list[MultiAgentEpisode]:
 
 
 def _episode(episode_id: str, agents: dict[Hashable, SingleAgentEpisode]) -> MultiAgentEpisode:
-    """Make an episode; it is done if all agent trajectories are, because files do not contain the env flags."""
+    """Make an episode. It is done if all agent trajectories are, because files do not contain env flags."""
     env_ts = [agent_episode.env_ts() for agent_episode in agents.values()]
     is_over = all(agent_episode.is_done for agent_episode in agents.values())
     is_terminated = is_over and all(agent_episode.is_terminated for agent_episode in agents.values())
@@ -150,7 +150,7 @@ def _agent_episode(policy_id: str, columns: Mapping[str, Any], rows: slice) -> S
 
 
 def _with_final(obs: Any, next_obs: Any, rows: slice) -> Any:
-    """Return the observations of these rows and the one after the last, cast to the dtype of `obs`.
+    """Return the observations of these rows followed by the final one, cast to the dtype of `obs`.
 
     The dtypes of the two columns differ if a file has packed only one of them.
     """
@@ -159,5 +159,5 @@ def _with_final(obs: Any, next_obs: Any, rows: slice) -> Any:
 
 
 def _info(info: Any) -> dict[str, Any]:
-    """Return an info as a dict; the RLlib writer turns infos that JSON cannot represent into strings."""
+    """Return an info as a dict, since the RLlib writer converts infos that JSON cannot represent to strings."""
     return info if isinstance(info, dict) else {"info": info} if info else {}

@@ -1,1 +1,1 @@
-"""Policies: a module and its learning algorithm."""
+"""Policies, each consisting of a module and its learning algorithm."""

@@ -1,4 +1,4 @@
-"""The base class of policies: a module and its learning algorithm."""
+"""The base class of policies, each consisting of a module and its learning algorithm."""
 
 import os
 import pickle
@@ -33,19 +33,19 @@ NO_CALLBACKS = _NoCallbacks()
 
 @public("fastmarl.legacy")
 class Policy:
-    """Base class of policies. Subclasses implement `learn_on_batch()`; with `TorchPolicy` they need only a loss.
+    """Base class of policies. Subclasses implement `learn_on_batch()`; subclasses of `TorchPolicy` only need a loss.
 
     Args:
-        module: Acts for the agents of the policy, and is trained in place.
+        module: Module that acts for the agents of the policy and is trained in place.
         config: Options that override `DEFAULTS`.
 
     Attributes:
         config: Dict of the active options.
-        global_timestep: int, env steps sampled by all workers, as of the last `on_global_var_update()`.
-        num_grad_updates: int, number of updates of this policy.
+        global_timestep: Number of env steps sampled by all workers, as of the last `on_global_var_update()`.
+        num_grad_updates: Number of updates of this policy.
         framework: The string "torch".
-        callbacks: Has the method `on_learn_on_batch(policy=, train_batch=, result=)`; policies of a worker call the
-            callbacks of the worker.
+        callbacks: Object with the method `on_learn_on_batch(policy=, train_batch=, result=)`; policies of a worker call
+            the callbacks of the worker.
 
     Raises:
         ConfigError: If an option is not among `DEFAULTS`.
@@ -68,7 +68,7 @@ class Policy:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """Space of the observations received by the module."""
+        """Space of the observations that the module receives."""
         return self.module.observation_space
 
     @property
@@ -77,37 +77,37 @@ class Policy:
 
     @property
     def observation_space_struct(self) -> Any:
-        """The observation space, as dicts and tuples of spaces."""
+        """The observation space as nested dicts and tuples of spaces."""
         return space_struct(self.observation_space)
 
     @property
     def action_space_struct(self) -> Any:
-        """The action space, as dicts and tuples of spaces."""
+        """The action space as nested dicts and tuples of spaces."""
         return space_struct(self.action_space)
 
     def postprocess_trajectory(
         self, sample_batch: Any, other_agent_batches: Mapping[Any, tuple] | None = None, episode: Any = None
     ) -> Any:
-        """Process the steps of an agent in a chunk of an episode; called before they become part of the batch.
+        """Process the steps of an agent in an episode chunk; called before they are added to the batch.
 
         Args:
-            sample_batch: SampleBatch of the steps, which may be changed in place. If the policy is recurrent, it also
-                has "state_out_0" and so on [n, ...], which are not passed on to the batch.
+            sample_batch: SampleBatch of the steps, which may be changed in place. For a recurrent policy, it also has
+                "state_out_0" and so on, [n, ...], which are not passed on to the batch.
             other_agent_batches: Agent id -> (policy id, policy, SampleBatch) of the other agents in the same chunk.
             episode: The chunk, a `fastmarl.MultiAgentEpisode`.
 
         Returns:
-            SampleBatch to become part of the batch.
+            SampleBatch of steps to add to the batch.
         """
         return sample_batch
 
     @abstractmethod
     def learn_on_batch(self, samples: Any) -> dict[str, Any]:
-        """Update the module on the SampleBatch `samples`; returns statistics under "learner_stats"."""
+        """Update the module on the SampleBatch `samples` and return statistics under "learner_stats"."""
         raise NotImplementedError(f"{type(self).__name__} needs a learn_on_batch(samples)")
 
     def compute_gradients(self, postprocessed_batch: Any) -> tuple[Any, dict[str, Any]]:
-        """Return (gradients, statistics) for the SampleBatch `postprocessed_batch`, without an update."""
+        """Return (gradients, statistics) for the SampleBatch `postprocessed_batch` without updating the module."""
         raise NotImplementedError(f"{type(self).__name__} needs a compute_gradients(batch)")
 
     def apply_gradients(self, gradients: Any) -> None:
@@ -118,15 +118,15 @@ class Policy:
         return self.module.is_stateful()
 
     def get_weights(self) -> dict[str, Any]:
-        """Return a dict parameter name -> array."""
+        """Return a dict of parameter name -> array."""
         return self.module.get_state()
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load weights from `get_weights()`. Raises ConfigError if they do not match the module."""
+        """Load weights returned by `get_weights()`; raise ConfigError if they do not match the module."""
         self.module.set_state(weights)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the weights, counters, and a spec for creating an equivalent policy."""
+        """Return the weights, the counters, and a spec for creating an equivalent policy."""
         return {
             "weights": self.get_weights(),
             "global_timestep": self.global_timestep,
@@ -135,7 +135,7 @@ class Policy:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `get_state()`; missing entries other than the weights are left unchanged."""
+        """Restore a state returned by `get_state()`; entries other than the weights may be missing."""
         if "weights" not in state:
             raise ConfigError(f'expected a state with "weights", got one with {list(state)}')
         self.set_weights(state["weights"])
@@ -166,13 +166,13 @@ class Policy:
         policy_state: Mapping[str, Any] | None = None,
         checkpoint_format: str = "cloudpickle",
     ) -> None:
-        """Write the state to a file in a directory, which is created if needed, for `from_checkpoint()`.
+        """Write the state for `from_checkpoint()` to a file in a directory, which is created if needed.
 
         Args:
             export_dir: The directory.
             filename_prefix: Ignored, as in RLlib.
-            policy_state: The state to write; None: the result of `get_state()`.
-            checkpoint_format: Only "cloudpickle", which pickle can also read.
+            policy_state: The state to write; None for the result of `get_state()`.
+            checkpoint_format: Must be "cloudpickle", which pickle can also read.
 
         Raises:
             ConfigError: If the format is not supported.
@@ -187,11 +187,11 @@ class Policy:
     def from_checkpoint(
         checkpoint: str | os.PathLike[str], policy_ids: Collection[str] | None = None
     ) -> "Policy | dict[str, Policy]":
-        """Make the policy written by `export_checkpoint()`; unpickles the file, which may run arbitrary code.
+        """Make the policy written by `export_checkpoint()`. The file is unpickled, which may run arbitrary code.
 
         Args:
             checkpoint: The directory, or a directory with one subdirectory per policy, named by policy id.
-            policy_ids: Ids of the policies to make in the latter case; None: all.
+            policy_ids: Ids of the policies to make from subdirectories; None for all.
 
         Raises:
             ConfigError: If there is no checkpoint.
@@ -225,18 +225,18 @@ class Policy:
         return
 
     def get_exploration_state(self) -> dict[str, Any]:
-        """Return an empty dict: exploration uses the module distribution, which has no state."""
+        """Return an empty dict, because exploration samples from the module distribution, which has no state."""
         return {}
 
     def get_connector_metrics(self) -> dict[str, Any]:
-        """Return an empty dict: connectors are part of the runner, whose metrics include their times."""
+        """Return an empty dict, because connectors belong to the runner, whose metrics include their times."""
         return {}
 
     def reset_connectors(self, env_id: Any) -> None:
-        """Do nothing for any `env_id`: the runner resets its connectors with each episode."""
+        """Do nothing for any `env_id`, because the runner resets its connectors with each episode."""
 
     def maybe_remove_time_dimension(self, input_dict: Any) -> Any:
-        """Return `input_dict` unchanged, which has no time dimension."""
+        """Return `input_dict` unchanged, because it has no time dimension."""
         return input_dict
 
     def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
@@ -277,7 +277,7 @@ def space_struct(space: gym.Space | None) -> Any:
 
 
 def pickled(data: Any) -> bytes:
-    """Return a pickle, made by cloudpickle if installed, which also supports lambdas and classes of the main module."""
+    """Pickle `data`, using cloudpickle if installed, which also supports lambdas and classes of the main module."""
     try:
         import cloudpickle  # type: ignore[import-untyped]
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Policies of a worker, their mapping function, and the selection of trained policies."""
+"""Worker policies, their mapping function, and the selection of policies to train."""
 
 import math
 import weakref
@@ -19,19 +19,19 @@ ToTrain = Collection[str] | Callable[..., bool]
 
 
 class PolicyMap(dict[str, Policy]):
-    """Dict policy id -> policy, in the order of addition.
+    """Dict of policy id -> policy, in the order in which policies were added.
 
     A removed policy continues to act in the episodes running at its removal.
 
     Args:
         policy_config: Options of all policies.
-        default_policy_class: `(module, config) -> Policy`, for specs without a class.
-        max_seq_len: Passed to policies whose class has an option of this name.
-        callbacks: Callbacks of the worker, used as `callbacks` of the policies.
+        default_policy_class: Function (module, config) -> Policy, for specs without a class.
+        max_seq_len: Value of this option for policy classes that have it.
+        callbacks: Callbacks of the worker, which the policies call.
 
     Attributes:
-        capacity: Maximum number of policies in memory, which is not limited.
-        policy_states_are_swappable: False; policies never reuse the objects of other policies.
+        capacity: Maximum number of policies in memory: always infinite.
+        policy_states_are_swappable: Always False, because policies never reuse objects of other policies.
     """
 
     capacity = math.inf
@@ -57,7 +57,7 @@ class PolicyMap(dict[str, Policy]):
 
     @property
     def acting(self) -> Mapping[str, Policy]:
-        """All policies that act, removed ones in running episodes included; a view."""
+        """A view of all policies that act, including removed ones in running episodes."""
         return ChainMap(self, self._leaving)
 
     def __setitem__(self, policy_id: str, policy: Policy) -> None:
@@ -66,10 +66,10 @@ class PolicyMap(dict[str, Policy]):
         super().__setitem__(policy_id, policy)
 
     def make(self, policy_id: str, spec: PolicySpec, module: RLModule) -> Policy:
-        """Make the policy of a spec, without adding it to the map.
+        """Make a policy from a spec, without adding it to the map.
 
         Raises:
-            ConfigError: If its class is from RLlib.
+            ConfigError: If the policy class is from RLlib.
         """
         policy_class = spec.policy_class or self._default_class
         if isinstance(policy_class, type) and is_of_rllib(policy_class):
@@ -86,14 +86,14 @@ class PolicyMap(dict[str, Policy]):
         self._episodes_of[policy_id] = set(running)
 
     def forget_idle(self, under_way: Collection[str]) -> None:
-        """Drop removed policies without remaining running episodes."""
+        """Drop removed policies whose last running episode has finished."""
         for policy_id, episodes in list(self._episodes_of.items()):
             if set(episodes).isdisjoint(under_way):
                 del self._leaving[policy_id], self._episodes_of[policy_id]
 
 
 class PolicyCallbacks:
-    """The part of the worker callbacks called by its policies."""
+    """The worker callbacks that its policies call."""
 
     def __init__(self, callbacks: WorkerCallbacks):
         self._callbacks = callbacks
@@ -103,7 +103,7 @@ class PolicyCallbacks:
 
 
 def learns_if(to_train: ToTrain) -> Callable[..., bool]:
-    """Return `to_train` as a function `(policy id, batch or None) -> bool`.
+    """Convert `to_train` to a function (policy id, batch or None) -> bool.
 
     Raises:
         ConfigError: If `to_train` is neither a function nor a collection of policy ids.
@@ -126,10 +126,10 @@ class LearnsIfIn:
 
 
 def for_runner(mapping_fn: MappingFn, worker: Any) -> MappingFn:
-    """Return a mapping function for the runner; functions for the old RLlib API stack also get the worker.
+    """Convert a mapping function, which may be for the old RLlib API stack and take the worker, for the runner.
 
     Raises:
-        ConfigError: If the function can be called neither with (agent_id, episode) nor with the worker in addition.
+        ConfigError: If the function accepts neither (agent_id, episode) nor (agent_id, episode, worker=worker).
     """
     if not callable(mapping_fn):
         raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")

@@ -1,4 +1,4 @@
-"""Wraps the module of a policy in the model interface used by losses for the old RLlib API stack."""
+"""A wrapper that gives a policy module the model interface used by losses of the old RLlib API stack."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +13,11 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 class PolicyModel:
-    """Model of a loss: call `logits, state = model(train_batch)`, then `model.value_function()`.
+    """Model passed to a loss, used as `logits, state = model(train_batch)` and then `model.value_function()`.
 
     Attributes:
         module: Module of the policy.
-        tower_stats: Dict in which a loss stores the statistics reported by `stats_fn()`.
+        tower_stats: Dict in which the loss stores the statistics that `stats_fn()` reports.
     """
 
     def __init__(self, module: RLModule):
@@ -31,12 +31,12 @@ class PolicyModel:
         """Run the training forward pass of the module.
 
         Args:
-            input_dict: Tensors, with "obs" [n, ...]. If the policy is recurrent, the n = B * T rows are B sequences
-                padded to T steps, with "seq_lens" [B] and "state_in_0" and so on [B, ...].
-            state, seq_lens: Override those in `input_dict`.
+            input_dict: Dict of tensors, with "obs" [n, ...]. For a recurrent policy, the n = B * T rows are B sequences
+                padded to T steps, with "seq_lens" [B] and "state_in_0" and so on, [B, ...].
+            state, seq_lens: States and lengths to use instead of those in `input_dict`.
 
         Returns:
-            (logits [n, k], recurrent states after the last steps: a list of [B, ...], empty if not recurrent)
+            (logits [n, k], list of recurrent states [B, ...] after the last steps, empty if not recurrent)
         """
         batch = {Columns.OBS: input_dict[Columns.OBS]}
         if Columns.ACTION_MASK in input_dict:
@@ -72,10 +72,10 @@ class PolicyModel:
         return len(flatten_struct(self.module.get_initial_state()))
 
     def nested_state(self, leaves: list[Any]) -> Any:
-        """Nest the leaves of a recurrent state, in order, as in the module.
+        """Nest the leaves of a recurrent state, given in order, like the state of the module.
 
         Raises:
-            ConfigError: If the number of leaves differs from the module state.
+            ConfigError: If the number of leaves does not match the module state.
         """
         if len(leaves) != self.num_states:
             raise ConfigError(f"expected {self.num_states} states, got {len(leaves)}")
@@ -101,9 +101,9 @@ class PolicyModel:
         self.module.eval()
 
     def metrics(self) -> dict[str, Any]:
-        """Return statistics of the model for `learn_on_batch()`: none, like RLlib models by default."""
+        """Return an empty dict of model statistics for `learn_on_batch()`, the default of RLlib models."""
         return {}
 
     def is_time_major(self) -> bool:
-        """Return False, because sequences are [B, T, ...]."""
+        """Return False, because sequences have the shape [B, T, ...]."""
         return False

@@ -23,10 +23,10 @@ class PolicySpec:
     """An entry of `policies` for a policy that needs more than a module.
 
     Args:
-        policy_class: `(module, config) -> Policy`; None: `default_policy_class` of the worker.
-        observation_space: Observation space of the policy module; None: the space of the agents mapped to it.
-        action_space: Action space of the policy module; None: the space of the agents mapped to it.
-        config: Options of this policy; they override `policy_config` of the worker. None: no options.
+        policy_class: Function (module, config) -> Policy; None for the `default_policy_class` of the worker.
+        observation_space: Observation space of the policy module; None for the space of the agents mapped to it.
+        action_space: Action space of the policy module; None for the space of the agents mapped to it.
+        config: Options of this policy, which override `policy_config` of the worker, or None.
         module: RLModuleSpec, torch.nn.Module, or None for the default network.
     """
 
@@ -55,7 +55,7 @@ class PolicySpec:
         return cls(**spec)
 
     def with_spaces(self, spaces: tuple[gym.Space, gym.Space] | None) -> "PolicySpec":
-        """Return the spec with missing spaces replaced by these."""
+        """Return the spec with its missing spaces filled in from `spaces`."""
         given = spaces or (None, None)
         return replace(
             self,
@@ -67,7 +67,7 @@ class PolicySpec:
         """Return the spaces of the policy module.
 
         Args:
-            policy_id: Policy id for the error.
+            policy_id: Policy id for the error message.
 
         Raises:
             ConfigError: If the spec has no spaces.
@@ -83,7 +83,7 @@ class PolicySpec:
         return observation_space, action_space
 
     def module_spec(self) -> Any:
-        """Return the policy module, or its spec with the given spaces."""
+        """Return the policy module, or its spec with the spaces of this spec."""
         given = {name: getattr(self, name) for name in ("observation_space", "action_space")}
         given = {name: space for name, space in given.items() if space is not None}
         if not given or isinstance(self.module, torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Proximal Policy Optimization: Schulman et al. 2017, "Proximal Policy Optimization Algorithms"."""
+"""Proximal Policy Optimization (Schulman et al. 2017, "Proximal Policy Optimization Algorithms")."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,13 +31,13 @@ LEARNED_FROM = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_DIST_INPUTS, Column
 def add_advantages(
     columns: dict[str, Any], length_S: np.ndarray, last_value_S: np.ndarray, config: Mapping[str, Any]
 ) -> None:
-    """Add "advantages" and "value_targets", and with a critic "values_bootstrapped", float32 [n].
+    """Add the columns "advantages", "value_targets" and, with a critic, "values_bootstrapped", each float32 [n].
 
     Args:
         columns: "rewards" [n] and, with `use_critic`, "vf_preds" [n] of s concatenated trajectories.
         length_S: int64 [s], the lengths of the trajectories.
-        last_value_S: float64 [s], the value after the last step of each trajectory; 0 where it terminated.
-        config: "gamma", "lambda", "use_gae", "use_critic", as in RLlib: without GAE the advantages are discounted
+        last_value_S: float64 [s], the value after the last step of each trajectory, or 0 where it terminated.
+        config: "gamma", "lambda", "use_gae" and "use_critic". As in RLlib, advantages without GAE are discounted
             returns, minus the values if there is a critic.
 
     Raises:
@@ -80,11 +80,11 @@ def _next_values(values: np.ndarray, length_S: np.ndarray, last_value_S: np.ndar
 
 @public("fastmarl.legacy")
 class PPOTorchPolicy(TorchPolicy):
-    """A policy with the loss and advantages of PPO; options and defaults are the same as in RLlib.
+    """A policy with the loss and advantages of PPO. Options and defaults are the same as in RLlib.
 
-    The KL coefficient changes only in `update_kl()`, which the RLlib algorithm calls after each iteration.
-    `lr_schedule` and `entropy_coeff_schedule` are lists of [timestep, value], with interpolation in between; the
-    timestep is set by `set_global_vars()` and is initially 0.
+    Only `update_kl()` changes the KL coefficient; the RLlib algorithm calls it after each iteration.
+    `lr_schedule` and `entropy_coeff_schedule` are lists of [timestep, value], with interpolation in between. The
+    timestep is initially 0 and is set by `set_global_vars()`.
 
     Args:
         module: The module that acts and learns.
@@ -121,7 +121,7 @@ class PPOTorchPolicy(TorchPolicy):
     def postprocess_trajectory(
         self, sample_batch: Any, other_agent_batches: Mapping[Any, tuple] | None = None, episode: Any = None
     ) -> Any:
-        """Add "advantages", "value_targets" and "values_bootstrapped", float32 [n], to a trajectory."""
+        """Add the columns of `add_advantages()` to a trajectory."""
         last = slice(len(sample_batch) - 1, len(sample_batch))
         states = [sample_batch[f"state_out_{i}"][last] for i in range(self.num_state_tensors())]
         next_obs = map_struct(lambda leaf: leaf[last], sample_batch[Columns.NEXT_OBS])
@@ -132,10 +132,10 @@ class PPOTorchPolicy(TorchPolicy):
     def postprocess_trajectories(
         self, columns: dict[str, Any], length_S: np.ndarray, final_obs: Any, final_states: list[np.ndarray]
     ) -> None:
-        """Add the columns of `postprocess_trajectory()` to s concatenated trajectories in a single call.
+        """Add the columns of `add_advantages()` to s concatenated trajectories in a single call.
 
         Args:
-            columns: [n, ...], to which the results are added.
+            columns: Columns [n, ...] of the trajectories, to which the results are added.
             length_S: int64 [s], the lengths of the trajectories.
             final_obs: [s, ...], the observation after the last step of each trajectory.
             final_states: [s, ...] each, the leaves of the recurrent state after the last step of each trajectory.
@@ -144,12 +144,12 @@ class PPOTorchPolicy(TorchPolicy):
         add_advantages(columns, length_S, self.last_values(final_obs, final_states, ended_S), self.config)
 
     def last_values(self, obs: Any, states: list[np.ndarray], ended_S: np.ndarray) -> np.ndarray:
-        """Return the values of last observations as float64 [s]: 0 where `ended_S`, and all 0 without a critic.
+        """Return the values of final observations, float64 [s], with 0 where `ended_S`, and all 0 without a critic.
 
         Args:
             obs: Observations [s, ...].
             states: Leaves of the recurrent states, each [s, ...]; empty if the policy is not recurrent.
-            ended_S: True for ended trajectories, bool [s].
+            ended_S: bool [s], True for terminated trajectories.
         """
         values = np.zeros(len(ended_S))
         alive = ~ended_S
@@ -158,7 +158,7 @@ class PPOTorchPolicy(TorchPolicy):
         return values
 
     def values(self, obs: Any, states: list[np.ndarray]) -> np.ndarray:
-        """Return the values, float32 [n], of `obs` [n, ...] and, if recurrent, `states`, each leaf [n, ...]."""
+        """Return the values, float32 [n], for `obs` [n, ...] and the leaves of recurrent `states` [n, ...], if any."""
         columns = {Columns.OBS: map_struct(self._tensor, obs)}
         if states:
             n = len(flatten_struct(obs)[0][1])
@@ -171,7 +171,7 @@ class PPOTorchPolicy(TorchPolicy):
     # The loss.
 
     def loss(self, model: PolicyModel, dist_class: Callable[..., Distribution], train_batch: Any) -> Tensor:
-        """Return the PPO loss: clipped surrogate, value error, entropy and KL divergence."""
+        """Return the PPO loss, composed of clipped surrogate, value error, entropy and KL divergence."""
         config = self.config
         logits, state = model(train_batch)
         now, before = dist_class(logits, model), dist_class(train_batch[Columns.ACTION_DIST_INPUTS], model)
@@ -230,12 +230,12 @@ class PPOTorchPolicy(TorchPolicy):
         return self._compiled
 
     def _has_own_loss(self) -> bool:
-        """Return True if loss, model and distribution are unmodified, so that compiled code can replace them."""
+        """Return whether loss, model and distribution are unmodified, so that compiled code can replace them."""
         is_own = type(self).loss is PPOTorchPolicy.loss and "loss" not in vars(self)
         return is_own and (self.model, self.dist_class) == self._made
 
     def _note(self, stats: Mapping[str, float], options: LossOptions, train_batch: Any) -> Tensor:
-        """Store statistics in `tower_stats`, like `loss()`; returns the loss."""
+        """Store statistics in `tower_stats`, like `loss()`, and return the loss."""
         kl, vf_loss = stats.get("mean_kl_loss", 0.0), stats.get("vf_loss", 0.0)
         total = stats["policy_loss"] + options.vf_coeff * vf_loss - options.entropy_coeff * stats["entropy"]
         share = stats.get("vf_explained_var", 0.0)
@@ -248,7 +248,7 @@ class PPOTorchPolicy(TorchPolicy):
         return loss
 
     def _explained_variance(self, share: float, train_batch: Any) -> float:
-        """Return the explained variance of RLlib; `share` is from compiled code with another minimum variance."""
+        """Convert `share`, from compiled code with a different minimum variance, to the explained variance of RLlib."""
         targets = train_batch[Columns.VALUE_TARGETS]
         if self.config["use_critic"] and share <= -1.0:  # it may have been smaller
             return float(explained_variance(targets, torch.as_tensor(self.values(train_batch[Columns.OBS], []))))
@@ -256,7 +256,7 @@ class PPOTorchPolicy(TorchPolicy):
         return 1.0 - (1.0 - share) * variance / (variance + LEAST_VARIANCE)
 
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
-        """Return statistics of the last loss on `train_batch`, as floats.
+        """Return statistics of the last loss on `train_batch` as floats.
 
         Names are the same as in RLlib: "total_loss", "policy_loss", "vf_loss", "vf_explained_var", "entropy", "kl",
         "cur_kl_coeff", "cur_lr", "entropy_coeff".
@@ -265,7 +265,7 @@ class PPOTorchPolicy(TorchPolicy):
         return {**super().stats_fn(train_batch), **now}
 
     def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
-        """Set the counters from `global_vars`, and `cur_lr` and `entropy_coeff` from their schedules at "timestep"."""
+        """Set the counters from `global_vars`, and `cur_lr` and `entropy_coeff` as scheduled for its "timestep"."""
         super().on_global_var_update(global_vars)
         self._follow_schedules(global_vars["timestep"])
         if self.config["lr_schedule"] is not None:
@@ -281,7 +281,7 @@ class PPOTorchPolicy(TorchPolicy):
         self.entropy_coeff: float = _scheduled("entropy_coeff", entropy_coeff, of_entropy, timestep)
 
     def update_kl(self, sampled_kl: float) -> float:
-        """Adapt the KL coefficient to `sampled_kl`, the mean divergence of the last update; returns it."""
+        """Adapt the KL coefficient to `sampled_kl`, the mean KL divergence of the last update, and return it."""
         if sampled_kl > 2.0 * self.config["kl_target"]:
             self.kl_coeff *= 1.5
         elif sampled_kl < 0.5 * self.config["kl_target"]:
@@ -297,7 +297,7 @@ class PPOTorchPolicy(TorchPolicy):
 
 
 def explained_variance(targets: Tensor, values: Tensor) -> Tensor:
-    """Return 1 - variance of errors / variance of `targets`, at least -1; as in RLlib, padding rows also count."""
+    """Return 1 - variance of errors / variance of `targets`, at least -1. As in RLlib, padding rows are included."""
     if len(targets) < 2:
         return torch.tensor(math.nan)
     share = (targets - values).var() / (targets.var() + LEAST_VARIANCE)
@@ -305,7 +305,7 @@ def explained_variance(targets: Tensor, values: Tensor) -> Tensor:
 
 
 def _mean_over_steps(train_batch: Any, n_rows: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that takes the mean over the steps of [n], without padding."""
+    """Return a function that computes the mean of values [n] over all steps except padding."""
     lengths = train_batch[Columns.SEQ_LENS]
     steps = torch.arange(n_rows // len(lengths), device=lengths.device)
     mask = (steps < lengths[:, None]).flatten()
@@ -317,9 +317,9 @@ def _scheduled(name: str, constant: float, schedule: Any, timestep: int) -> floa
 
     Args:
         name: Name of the option.
-        constant: The value without a schedule.
-        schedule: [timestep, value] pairs in timestep order, with interpolation in between; outside of them, the last
-            value is used, as in RLlib. None: no schedule.
+        constant: The value if there is no schedule.
+        schedule: [timestep, value] pairs in timestep order, with interpolation in between, or None. Outside their
+            range, the last value is used, as in RLlib.
         timestep: Number of env steps.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent: epochs of minibatches over a batch."""
+"""Stochastic gradient descent in several epochs of minibatches."""
 
 import math
 import random
@@ -15,17 +15,17 @@ LEAST_STD = 1e-4  # as in RLlib
 
 
 def standardized(values: np.ndarray) -> np.ndarray:
-    """Shift and scale values to mean 0 and standard deviation 1; equal values all become 0."""
+    """Shift and scale values to mean 0 and standard deviation 1, or to 0 if all are equal."""
     return (values - values.mean()) / max(LEAST_STD, values.std())
 
 
 def minibatches(samples: Any, sgd_minibatch_size: int) -> Iterator[Any]:
     """Yield minibatches of a SampleBatch in random order.
 
-    Steps are shuffled; sequences of recurrent policies remain complete and in order.
+    Steps are shuffled, except that sequences of recurrent policies remain complete and in order.
 
     Args:
-        sgd_minibatch_size: Number of steps in each minibatch; one minibatch may have fewer. 0: the batch itself.
+        sgd_minibatch_size: Number of steps in each minibatch, except possibly one; 0 for the entire batch.
     """
     if not sgd_minibatch_size:
         yield samples
@@ -40,7 +40,7 @@ def minibatches(samples: Any, sgd_minibatch_size: int) -> Iterator[Any]:
 
 
 def _of_complete_sequences(samples: Any, most_steps: int) -> Iterator[Any]:
-    """Yield minibatches of at least one sequence each, and as many as have at most `most_steps` steps in total."""
+    """Yield minibatches of as many sequences as have at most `most_steps` steps in total, but at least one."""
     ends = np.cumsum(samples[Columns.SEQ_LENS])
     first = begin = 0
     while first < len(ends):
@@ -62,10 +62,11 @@ def do_minibatch_sgd(
 
     Args:
         samples: SampleBatch or MultiAgentBatch, in which the columns `standardize_fields` are replaced.
-        learn_on_batch: (policy id, minibatch) -> result of `learn_on_batch()` of the policy; None: not trained.
+        learn_on_batch: Function (policy id, minibatch) -> result of `learn_on_batch()` of the policy, or None if it is
+            not trained.
 
     Returns:
-        Policy id -> results of `learn_on_batch()`, means over all minibatches
+        Policy id -> means over all minibatches of the results of `learn_on_batch()`.
 
     Raises:
         BatchError: If a minibatch is shorter than the sequences of a recurrent policy, or a result is not a number.
@@ -88,9 +89,9 @@ def do_minibatch_sgd(
 
 
 def _means(results: Sequence[Any], path: tuple[Any, ...] = ()) -> Any:
-    """Reduce equally nested results of minibatches to one: means, but minima of "min_..." and maxima of "max_...".
+    """Average equally nested results of minibatches, but take the minimum of "min_..." and the maximum of "max_...".
 
-    NaNs count only if all values are NaN. The rows of "td_error" are concatenated, and None remains None.
+    NaNs are ignored unless all values are NaN. The rows of "td_error" are concatenated, and None remains None.
     """
     first = results[0]
     if isinstance(first, Mapping):

@@ -1,4 +1,4 @@
-"""Base class of policies trained with PyTorch: everything but the loss."""
+"""Base class of policies trained with PyTorch, which implements everything except the loss."""
 
 import math
 import time
@@ -39,7 +39,7 @@ class TorchPolicy(Policy):
     Attributes:
         model: The module with the interface of the old RLlib API stack, for `loss()`.
         dist_class: `dist_class(logits, model)` returns the action distribution.
-        distributed_world_size: Number of processes that average gradients; None: no averaging.
+        distributed_world_size: Number of processes that average gradients, or None without averaging.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"lr": 5e-5, "grad_clip": None, "max_seq_len": 20, "minibatch_size": 128}
@@ -60,23 +60,23 @@ class TorchPolicy(Policy):
         Args:
             model: The module; call `model(train_batch)`.
             dist_class: `dist_class(logits, model)` returns the action distribution.
-            train_batch: SampleBatch of tensors [n, ...] on the module device. If the policy is recurrent, the n = B * T
-                rows are B zero-padded sequences, with "seq_lens" [B] and "state_in_0" and so on [B, ...].
+            train_batch: SampleBatch of tensors [n, ...] on the module device. For a recurrent policy, the n = B * T
+                rows are B zero-padded sequences, with "seq_lens" [B] and "state_in_0" and so on, [B, ...].
         """
         raise NotImplementedError(f"{type(self).__name__} needs a loss(model, dist_class, train_batch)")
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Make the optimizer; called once. The default is Adam with the learning rate `lr`."""
+        """Make the optimizer, by default Adam with the learning rate `lr`; called once."""
         return torch.optim.Adam(self.module.parameters(), lr=self.config["lr"])
 
     def extra_grad_process(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> dict[str, Any]:
-        """Clip the gradient norm to `grad_clip`; returns {"grad_gnorm": the norm after clipping}.
+        """Clip the gradient norm to `grad_clip` and return {"grad_gnorm": norm after clipping}.
 
-        Without gradients, it returns {}. Gradients are averaged over a process group after this call.
+        The dict is empty if there are no gradients. Gradients are averaged over a process group after this call.
 
         Args:
             optimizer: The optimizer, which steps after this call.
-            loss: The loss, after its `backward()`.
+            loss: The loss, after its `backward()` call.
         """
         bound = math.inf if self.config["grad_clip"] is None else self.config["grad_clip"]
         parameters = [parameter for parameter in self.module.parameters() if parameter.grad is not None]
@@ -85,7 +85,7 @@ class TorchPolicy(Policy):
         return {"grad_gnorm": min(torch.nn.utils.clip_grad_norm_(parameters, bound).item(), bound)}
 
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
-        """Return the statistics stored in `model.tower_stats` by the last loss on `train_batch`, as floats."""
+        """Return the statistics that the last loss on `train_batch` stored in `model.tower_stats`, as floats."""
         return {name: float(torch.as_tensor(value).detach()) for name, value in self.model.tower_stats.items()}
 
     # Learning.
@@ -102,9 +102,9 @@ class TorchPolicy(Policy):
             samples: SampleBatch of this policy.
 
         Returns:
-            Statistics under "learner_stats", statistics from `model.metrics()` under "model" and from callbacks under
-            "custom_metrics", and counts with the names used in RLlib. "learner_stats" has "allreduce_latency" (seconds
-            of averaging gradients over a process group), "grad_gnorm", and the results of `stats_fn()`.
+            Dict of "learner_stats", "model" (results of `model.metrics()`), "custom_metrics" (from callbacks), and
+            counts with the names used in RLlib. "learner_stats" has "allreduce_latency" (seconds spent on averaging
+            gradients over a process group), "grad_gnorm", and the results of `stats_fn()`.
         """
         custom_metrics: dict[str, Any] = {}
         self.callbacks.on_learn_on_batch(policy=self, train_batch=samples, result=custom_metrics)
@@ -120,16 +120,16 @@ class TorchPolicy(Policy):
         return {LEARNER_STATS: info, "model": self.model.metrics(), "custom_metrics": custom_metrics, **counts}
 
     def load_batch_into_buffer(self, batch: Any, buffer_index: int = 0) -> int:
-        """Store the SampleBatch `batch` in buffer `buffer_index`, and return its number of steps."""
+        """Store the SampleBatch `batch` in buffer `buffer_index` and return its number of steps."""
         self._loaded[buffer_index] = batch
         return int(batch.count)
 
     def get_num_samples_loaded_into_buffer(self, buffer_index: int = 0) -> int:
-        """Return the number of steps in the batch last loaded into buffer `buffer_index`; 0 if empty."""
+        """Return the number of steps in buffer `buffer_index`, or 0 if nothing was loaded into it."""
         return int(self._loaded[buffer_index].count) if buffer_index in self._loaded else 0
 
     def learn_on_loaded_batch(self, offset: int = 0, buffer_index: int = 0) -> dict[str, Any]:
-        """Call `learn_on_batch()` with `minibatch_size` steps of loaded batch `buffer_index`, from step `offset`.
+        """Call `learn_on_batch()` with `minibatch_size` steps, from `offset` on, of the batch in buffer `buffer_index`.
 
         Raises:
             BatchError: If no batch was loaded into the buffer.
@@ -140,10 +140,10 @@ class TorchPolicy(Policy):
         return self.learn_on_batch(batch if size >= batch.count else batch[offset : offset + size])
 
     def compute_gradients(self, postprocessed_batch: Any) -> tuple[Gradients, dict[str, Any]]:
-        """Compute gradients on the SampleBatch `postprocessed_batch`, without an update.
+        """Compute gradients on the SampleBatch `postprocessed_batch` without updating the module.
 
         Returns:
-            (an array for each module parameter, or None without a gradient; {"learner_stats": statistics})
+            (list of an array per module parameter, or None without a gradient; {"learner_stats": statistics})
         """
         info = self._compute_gradients(postprocessed_batch)
         gradients = [None if p.grad is None else p.grad.cpu().numpy().copy() for p in self.module.parameters()]
@@ -171,7 +171,7 @@ class TorchPolicy(Policy):
         self._optimizer.step()
 
     def _compute_gradients(self, batch: Any) -> dict[str, Any]:
-        """Compute gradients into `grad` of the parameters; returns statistics."""
+        """Compute gradients into `grad` of the parameters and return statistics."""
         train_batch = self._tensors(batch)
         self.module.train()
         self.model.tower_stats.clear()
@@ -182,12 +182,12 @@ class TorchPolicy(Policy):
         return self._processed(loss, train_batch)
 
     def _processed(self, loss: Tensor, train_batch: Any) -> dict[str, Any]:
-        """Process new gradients of `loss`; returns statistics."""
+        """Process the new gradients of `loss` and return statistics."""
         info = self.extra_grad_process(self._optimizer, loss)
         return {"allreduce_latency": self._average_gradients(), **info, **self.stats_fn(train_batch)}
 
     def _average_gradients(self) -> float:
-        """Average the gradients over the process group, if there is one; returns the duration in seconds."""
+        """Average the gradients over the process group, if there is one, and return the duration in seconds."""
         if self.distributed_world_size is None:
             return 0.0
         begun = time.perf_counter()
@@ -198,7 +198,7 @@ class TorchPolicy(Policy):
         return time.perf_counter() - begun
 
     def _tensors(self, batch: Any) -> Any:
-        """Convert a batch to tensors, without object columns, padded if the policy is recurrent."""
+        """Convert a batch to tensors, dropping object columns and padding sequences of a recurrent policy."""
         if self.is_recurrent() and not batch.zero_padded:
             batch = batch.copy(shallow=True)
             batch.right_zero_pad(int(np.max(batch[Columns.SEQ_LENS])))
@@ -224,16 +224,16 @@ class TorchPolicy(Policy):
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
         """Compute actions for preprocessed observations.
 
-        `prev_action_batch`, `prev_reward_batch`, `info_batch`, `episodes` and `timestep` are unused: modules do not
-        take them.
+        `prev_action_batch`, `prev_reward_batch`, `info_batch`, `episodes` and `timestep` are unused, because modules do
+        not take them.
 
         Args:
-            obs_batch: [n, ...], nested like the observation space of the module.
-            state_batches: If the policy is recurrent, its states [n, ...] each; None: the initial states.
-            explore: Sample actions if True or None; False: take the most likely actions.
+            obs_batch: Observations [n, ...], nested like the observation space of the module.
+            state_batches: Leaves of the recurrent states, each [n, ...]; None for the initial states.
+            explore: True or None to sample actions, False for the most likely actions.
 
         Returns:
-            (actions [n, ...], next states [n, ...] each, other module outputs [n, ...])
+            (actions [n, ...], list of next states [n, ...], dict of other module outputs [n, ...])
         """
         explore = explore is None or explore
         batch = {Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)}
@@ -260,7 +260,7 @@ class TorchPolicy(Policy):
     def _choose(self, outputs: dict[str, Any], explore: bool) -> tuple[Any, dict[str, Any]]:
         """Return (actions, other module outputs with "action_logp" and "action_prob").
 
-        Actions that are not sampled have probability 1, as in RLlib.
+        As in RLlib, actions that are not sampled have probability 1.
         """
         if Columns.ACTIONS in outputs:
             actions = outputs.pop(Columns.ACTIONS)
@@ -283,7 +283,7 @@ class TorchPolicy(Policy):
         """Compute actions like `compute_actions()`; `timestep` and `episodes` are unused.
 
         Args:
-            input_dict: The columns "obs" and, if the policy is recurrent, "state_in_0" and so on.
+            input_dict: Columns "obs" and, for a recurrent policy, "state_in_0" and so on.
             explore: As in `compute_actions()`.
         """
         states = [input_dict[f"state_in_{i}"] for i in range(self.num_state_tensors()) if f"state_in_{i}" in input_dict]
@@ -303,15 +303,15 @@ class TorchPolicy(Policy):
         timestep: int | None = None,
         **kwargs: Any,
     ) -> tuple:
-        """Compute the action for an observation, like `compute_actions()` without the axis n.
+        """Compute the action for a single observation, like `compute_actions()` without the axis n.
 
         `prev_action`, `prev_reward`, `info`, `episode` and `timestep` are unused.
 
         Args:
             obs: The observation.
             state: Leaves of the recurrent state; None for the initial state.
-            input_dict: Replaces `obs` and `state`: columns with a single row, see `compute_actions_from_input_dict()`.
-            explore: Sample the action if True or None; False: take the most likely action.
+            input_dict: Columns with one row, instead of `obs` and `state`; see `compute_actions_from_input_dict()`.
+            explore: True or None to sample the action, False for the most likely action.
         """
         if input_dict is not None:
             actions, states_out, extra = self.compute_actions_from_input_dict(input_dict, explore)
@@ -332,12 +332,12 @@ class TorchPolicy(Policy):
         actions_normalized: bool = True,
         in_training: bool = True,
     ) -> np.ndarray:
-        """Return the log-probabilities, float32 [n], of actions [n, ...] on `obs_batch` [n, ...].
+        """Return the log-probabilities, float32 [n], of actions [n, ...] given `obs_batch` [n, ...].
 
         `prev_action_batch`, `prev_reward_batch`, `actions_normalized` and `in_training` are unused.
 
         Args:
-            actions: In the form used by the module distribution.
+            actions: Actions in the form used by the module distribution.
             obs_batch: See `compute_actions()`.
             state_batches: See `compute_actions()`.
         """
@@ -361,7 +361,7 @@ class TorchPolicy(Policy):
     # State.
 
     def get_state(self) -> dict[str, Any]:
-        """Return the weights, counters, and the optimizer state."""
+        """Return the state of the base class and the optimizer state."""
         return {**super().get_state(), "_optimizer_variables": [deepcopy(self._optimizer.state_dict())]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

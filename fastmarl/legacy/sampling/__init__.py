@@ -1,1 +1,1 @@
-"""Turns the episodes of a runner into batches."""
+"""Conversion of runner episodes to batches."""

@@ -1,4 +1,4 @@
-"""Builds batches of the old RLlib API stack from chunks of episodes: postprocessed columns per policy.
+"""Batches of the old RLlib API stack, built from episode chunks as postprocessed columns per policy.
 
 Axes in names: S trajectory (steps of an agent in a chunk), N step, Q sequence of a recurrent policy.
 """
@@ -36,15 +36,15 @@ class PolicyColumns:
         agent_episodes: Agent episodes of the policy, each with at least one step.
         chunks: The chunk of each agent episode.
         episodes: Episode id -> episode of the chunks.
-        first_unroll_id: Number of the first trajectory; the others are numbered consecutively.
+        first_unroll_id: "unroll_id" of the first trajectory; the following ones are consecutive.
         max_seq_len: Maximum number of steps in a sequence of a recurrent policy.
 
     Attributes:
-        columns: See `BatchBuilder.build()`; without "seq_lens" and "state_in_0" and so on.
+        columns: Columns as in `BatchBuilder.build()`, but without "seq_lens", "state_in_0" and so on.
         length_S: int64 [s], the length of each trajectory.
 
     Raises:
-        BatchError: If an output of the module has the name of the column of action masks.
+        BatchError: If a module output is named like the column of action masks.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class PolicyColumns:
         self.columns: dict[str, Any] = columns
 
     def _ts(self, steps: np.ndarray) -> np.ndarray:
-        """Return the env step before the next observation of each step, int64 [n]: the one in which it was made."""
+        """Return the env step in which each step was made, the one before its next observation, int64 [n]."""
         trajectories = self._trajectories
         arrived = trajectories.env_ts(steps)
         following = np.empty_like(arrived)
@@ -94,11 +94,11 @@ class PolicyColumns:
         return self._trajectories.final_obs()
 
     def final_states(self) -> list[np.ndarray]:
-        """Return the leaves [s, ...] of recurrent states after the last step of trajectories; [] if not recurrent."""
+        """Return the leaves [s, ...] of recurrent states after the last steps of trajectories; [] if not recurrent."""
         return self._states(Columns.STATE_OUT, self._trajectories.last_S)
 
     def sequences(self) -> dict[str, np.ndarray]:
-        """Return "seq_lens" int32 [q] and "state_in_0" and so on [q, ...]; {} if not recurrent."""
+        """Return "seq_lens", int32 [q], and "state_in_0" and so on, [q, ...]; {} if not recurrent."""
         n_S = -(-self.length_S // self._max_seq_len)
         trajectory_Q = np.repeat(np.arange(len(n_S)), n_S)
         before_Q = (np.arange(len(trajectory_Q)) - np.repeat(np.cumsum(n_S) - n_S, n_S)) * self._max_seq_len
@@ -109,7 +109,7 @@ class PolicyColumns:
         return {Columns.SEQ_LENS: length_Q, **{f"state_in_{i}": leaf for i, leaf in enumerate(states)}}
 
     def trajectories(self) -> list[Any]:
-        """Return a SampleBatch per trajectory, of views of the columns; if recurrent, with "state_out_0" and so on."""
+        """Return a SampleBatch of column views per trajectory, with "state_out_0" and so on if recurrent."""
         states_out = {f"state_out_{i}": leaf for i, leaf in enumerate(self._states(Columns.STATE_OUT, self._steps))}
         columns, sequences = self.columns | states_out, self.sequences()
         n_S = -(-self.length_S // self._max_seq_len)
@@ -136,13 +136,13 @@ def _part(column: Any, steps: slice) -> Any:
 
 
 def _infos(agent_episodes: Sequence[SingleAgentEpisode], n: int) -> np.ndarray:
-    """Return object [n], the info received with the observation of each step."""
+    """Return the info received with the observation of each step, object [n]."""
     infos = (info for agent_episode in agent_episodes for info in agent_episode.get_infos()[:-1])
     return np.fromiter(infos, object, n)
 
 
 class BatchBuilder:
-    """Builds batches from chunks of episodes.
+    """Builds batches from episode chunks.
 
     Args:
         policies: Policy id -> policy; the policies may change between batches.
@@ -155,15 +155,15 @@ class BatchBuilder:
         self._n_unrolls = 0
 
     def build(self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay]) -> Any:
-        """Build a batch of all steps: trajectories ordered by chunk and by appearance of the agent in it.
+        """Build a batch of all steps. Trajectories are ordered by chunk, and in a chunk by appearance of the agent.
 
-        Agents whose last info in a chunk has "training_enabled": False are left out. The columns of a policy are:
+        Agents whose last info in a chunk contains "training_enabled": False are left out. The columns of a policy are:
 
         - "obs", "new_obs", "actions", "infos" (received with "obs"), and the module outputs, [n, ...]
         - "rewards" float32, "terminateds" and "truncateds" bool, [n]
         - "t" (the env step before "new_obs"), "eps_id", "unroll_id" (number of the trajectory) and "agent_index" (order
           of appearance in the episode), int64 [n]
-        - if the policy is recurrent, "seq_lens" int32 [q], and "state_in_0" and so on [q, ...]
+        - if the policy is recurrent, "seq_lens", int32 [q], and "state_in_0" and so on, [q, ...]
         - columns added by `postprocess_trajectory()` of the policy
 
         Args:
@@ -193,7 +193,7 @@ class BatchBuilder:
     def _columns(
         self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay], *, in_training: bool
     ) -> dict[str, PolicyColumns]:
-        """Return the columns of each policy with steps, separately for agents in training and not in training."""
+        """Return policy id -> columns of the agents that are (or are not) in training, for policies with steps."""
         agent_episodes: defaultdict[str, list[SingleAgentEpisode]] = defaultdict(list)
         chunk_of: defaultdict[str, list[MultiAgentEpisode]] = defaultdict(list)
         for chunk in chunks:
@@ -221,10 +221,10 @@ class BatchBuilder:
         others: Mapping[str, PolicyColumns],
         hooked: list[str],
     ) -> dict[str, list[Any]]:
-        """Call `postprocess_trajectory()` of the `hooked` policies; returns their results for each trajectory.
+        """Call `postprocess_trajectory()` of the `hooked` policies and return policy id -> results per trajectory.
 
         Args:
-            chunks: The chunks, whose agents are processed one after the other.
+            chunks: The chunks, processed one after the other, agent by agent.
             by_policy: Columns of agents in training.
             others: Columns of agents not in training.
             hooked: Ids of the policies.
@@ -277,7 +277,7 @@ def _is_in_training(agent_episode: SingleAgentEpisode) -> bool:
 
 
 def _nothing(policy: Any, columns: PolicyColumns) -> None:
-    """Leave the columns unchanged."""
+    """Do nothing, for policies that do not postprocess trajectories."""
 
 
 def _ppo(policy: Any, columns: PolicyColumns) -> None:

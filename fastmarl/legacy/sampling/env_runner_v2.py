@@ -1,4 +1,4 @@
-"""The sampler of a worker: makes batches and metrics from the episodes sampled by a runner."""
+"""The sampler of a worker, which makes batches and metrics from the episodes of a runner."""
 
 import weakref
 from collections.abc import Iterator, Mapping
@@ -27,26 +27,26 @@ class _Building:
 
 @public("fastmarl.legacy")
 class EnvRunnerV2(InputReader):
-    """Makes batches from the episodes sampled by a runner.
+    """Makes batches from the episodes that a runner samples.
 
     With `batch_mode="truncate_episodes"`, a batch has `rollout_fragment_length` steps (env or agent steps, see
     `count_steps_by`) of each env; running episodes are cut and continue in the next batch. With "complete_episodes", a
     batch has complete episodes.
 
     Args:
-        runner: Samples the episodes; its `sample()` must not be called elsewhere.
+        runner: Runner that samples the episodes; its `sample()` must not be called elsewhere.
         policies: Policy id -> policy, one for each acting module.
         max_seq_len: Maximum number of steps in a sequence of a recurrent policy.
         callbacks: Callbacks of the worker.
-        perf_stats_ema_coef: Weight of a step in `perf_stats` as exponential moving averages starting at 0; None: means
-            over all steps.
+        perf_stats_ema_coef: Weight of a step if `perf_stats` are exponential moving averages, which start at 0; None
+            for means over all steps.
 
     Attributes:
-        perf_stats: Mean duration in milliseconds of a step of all envs, up to the last batch: "mean_env_wait_ms" in the
+        perf_stats: Mean durations in milliseconds per step of all envs, up to the last batch: "mean_env_wait_ms" in the
             envs, "mean_inference_ms" in the modules, "mean_raw_obs_processing_ms" and "mean_action_processing_ms" in
             connectors and bookkeeping before and after the modules; "mean_env_render_ms" is 0, because workers do not
             render.
-        unreturned: Batches and metrics made but not returned.
+        unreturned: Batches and metrics not yet returned.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class EnvRunnerV2(InputReader):
         self._n_timed = 0.0  # steps of all envs covered by `perf_stats`
 
     def run(self) -> Iterator[Any]:
-        """Yield, endlessly, the `RolloutMetrics` of finished episodes, and batches."""
+        """Yield batches and the `RolloutMetrics` of finished episodes, endlessly."""
         while True:
             self.make()
             while self.unreturned:
@@ -92,7 +92,7 @@ class EnvRunnerV2(InputReader):
                 return batch
 
     def get_metrics(self) -> list[RolloutMetrics]:
-        """Return, in order, the metrics of finished episodes skipped by `next()` since the last call."""
+        """Return the metrics of finished episodes that `next()` has skipped since the last call, in order."""
         taken, self._passed = self._passed, []
         return taken
 
@@ -118,7 +118,7 @@ class EnvRunnerV2(InputReader):
         return self._runner.running_episodes | {id_ for id_, episode in self._episodes.items() if episode.chunks}
 
     def under_way(self, episode_id: str) -> EpisodeUnderWay | None:
-        """Return the episode `episode_id` as of the last call of the runner; None if it has begun since."""
+        """Return the episode `episode_id` as of the last runner call, or None if it has begun since."""
         return self._episodes.get(episode_id)
 
     def _n_pending(self) -> int:
@@ -128,7 +128,7 @@ class EnvRunnerV2(InputReader):
         return sum(chunk.agent_steps() for chunk in chunks)
 
     def _advance(self, num_timesteps: int) -> None:
-        """Sample `num_timesteps` steps; add metrics and a batch to `unreturned` once the batch is complete."""
+        """Sample `num_timesteps` steps and, if that completes a batch, add it and the metrics to `unreturned`."""
         if self._building is not None and self._building() is not None:
             raise RunnerBusyError("sample()", "postprocess_trajectory()", True)
         self._sampled += self._runner.sample(num_timesteps=num_timesteps)
@@ -149,7 +149,7 @@ class EnvRunnerV2(InputReader):
                              _logged={} if self._metrics else self._logged)  # fmt: skip
 
     def _is_ready(self, episode: EpisodeUnderWay) -> bool:
-        """Return True if the chunks of the episode may become part of a batch."""
+        """Return whether the chunks of the episode may be added to a batch."""
         return bool(episode.chunks) and (episode.chunks[-1].is_done or not self._wants_complete)
 
     def _sort_chunks(self) -> None:
@@ -167,7 +167,7 @@ class EnvRunnerV2(InputReader):
         self.__dict__.update(_episodes=kept, _metrics=metrics, _sampled=[])
 
     def _build(self, chunks: list[MultiAgentEpisode]) -> Any:
-        """Build a batch. Sampling in a hook is rejected meanwhile, because it would return these chunks again."""
+        """Build a batch, rejecting calls of `sample()` in hooks, which would return these chunks again."""
         under_way = _Building()
         try:
             self._building = weakref.ref(under_way)  # weak: clears itself even if an interrupt hits `finally`
@@ -190,7 +190,7 @@ class EnvRunnerV2(InputReader):
         return [metrics._replace(perf_stats=self.perf_stats) for metrics in (*faulty, *ended)]
 
     def _add_times(self, report: Mapping[str, Any]) -> None:
-        """Add times since the last report to `perf_stats`: to the mean of all steps, or as a moving average."""
+        """Add times since the last report to `perf_stats`, which are means over all steps or moving averages."""
         n, weight = report["num_env_steps_sampled"] / self._runner.num_envs, self._ema_coef
         if not n:
             return

@@ -1,4 +1,4 @@
-"""Episodes and envs in the form expected by callbacks for the old RLlib API stack."""
+"""Episodes and envs with the interface expected by callbacks for the old RLlib API stack."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -10,7 +10,7 @@ ONLY_AGENT = "agent0"  # of single-agent episodes of RLlib
 
 
 class _Flag(int):
-    """A flag of an episode, which returns the flag of an agent when called with an agent id.
+    """An episode flag that returns the flag of an agent when called with an agent id.
 
     `is_done` is a property of fastmarl episodes, but a method in the old RLlib API stack.
     """
@@ -33,14 +33,14 @@ class _Flag(int):
 
 @public("fastmarl.legacy")
 class EpisodeV2:
-    """Episode for callbacks and mapping functions: `EpisodeV2` of RLlib over a chunk of a `MultiAgentEpisode`.
+    """Episode for callbacks and mapping functions, with the RLlib `EpisodeV2` interface to a chunk of an episode.
 
-    Sums and counts are over the entire episode. All other attributes are delegated to the chunk.
+    Sums and counts cover the entire episode. All other attributes are delegated to the chunk.
 
     Args:
-        episode: The chunk.
-        worker: The sampling RolloutWorker.
-        env_id: Index of its env; None: unknown.
+        episode: The chunk, a `MultiAgentEpisode`.
+        worker: The RolloutWorker that samples the episode.
+        env_id: Index of its env, or None if unknown.
 
     Attributes:
         worker: The RolloutWorker.
@@ -73,7 +73,7 @@ class EpisodeV2:
         return known or EpisodeUnderWay.of(self.episode.id_)
 
     def _complete(self) -> EpisodeUnderWay:
-        """Return the episode up to now; while a batch is built, the chunk is already part of it."""
+        """Return the episode up to now. While a batch is built, it already includes the chunk."""
         before, chunk = self._before, self.episode
         if before.env_t is not None and before.env_t >= chunk.env_t > 0:
             return before
@@ -85,7 +85,7 @@ class EpisodeV2:
 
     @property
     def episode_id(self) -> int:
-        """Number of the episode, its "eps_id" in batches."""
+        """Number of the episode, used as "eps_id" in batches."""
         return self._before.number
 
     @property
@@ -143,14 +143,14 @@ class EpisodeV2:
 
     @property
     def total_env_steps(self) -> int:
-        """Number of env steps; -1 before the reset."""
+        """Number of env steps, or -1 before the reset."""
         return int(self.episode.env_t) if self.episode.is_reset else -1
 
     length = total_env_steps
 
     @property
     def active_env_steps(self) -> int:
-        """Number of env steps not yet in a batch; -1 before the reset."""
+        """Number of env steps not yet in a batch, or -1 before the reset."""
         return sum(map(len, self._complete().chunks)) if self.episode.is_reset else -1
 
     @property
@@ -170,7 +170,7 @@ class EpisodeV2:
         return list(self._complete().agent_index)
 
     def agent_index(self, agent_id: Hashable) -> int:
-        """Return the index of `agent_id`, in order of appearance; the next free one if it has not appeared."""
+        """Return the index of `agent_id` in order of appearance, or the next free index if it has not appeared."""
         indices = self._complete().agent_index
         return indices.get(agent_id, len(indices))
 
@@ -179,19 +179,19 @@ class EpisodeV2:
 
         Args:
             agent_id: Id of the agent.
-            refresh: Call the mapping function even if the agent has appeared; the policy of the agent is unchanged.
+            refresh: Call the mapping function even if the agent has appeared; this does not change its policy.
         """
         if agent_id in self._complete().agent_index and not refresh:
             return str(self.episode.module_for(agent_id))
         return str(self.worker.mapped(agent_id, self))
 
     def has_init_obs(self, agent_id: Hashable | None = None) -> bool:
-        """Return True if the agent `agent_id`, or with None any agent, has an observation."""
+        """Return whether the agent `agent_id` (any agent if None) has an observation."""
         agents = self._complete().agent_index
         return bool(agents) if agent_id is None else agent_id in agents
 
     def last_info_for(self, agent_id: Hashable = ONLY_AGENT) -> dict[str, Any] | None:
-        """Return the info received with the last observation of `agent_id`; None before its first step."""
+        """Return the info received with the last observation of `agent_id`, or None before its first step."""
         steps = self.episode.agent_episodes.get(agent_id)
         if steps is None or not len(steps):
             return None
@@ -200,22 +200,22 @@ class EpisodeV2:
 
     @property
     def is_done(self) -> _Flag:
-        """Flag of the episode; call it with an agent id for the flag of that agent."""
+        """Flag of the episode, which can be called with an agent id for the flag of that agent."""
         return _Flag.of(self.episode, "is_done")
 
     @property
     def is_terminated(self) -> _Flag:
-        """Flag like `is_done`, for termination only."""
+        """Flag like `is_done`, but only for termination."""
         return _Flag.of(self.episode, "is_terminated")
 
     @property
     def is_truncated(self) -> _Flag:
-        """Flag like `is_done`, for truncation only."""
+        """Flag like `is_done`, but only for truncation."""
         return _Flag.of(self.episode, "is_truncated")
 
 
 class SubEnvironments:
-    """Vector of the worker envs, with methods of RLlib `BaseEnv`; other attributes are delegated to the vector."""
+    """Vector of worker envs, with methods of the RLlib `BaseEnv`; other attributes are delegated to the vector."""
 
     def __init__(self, vector: Any):
         self.vector = vector
@@ -226,6 +226,6 @@ class SubEnvironments:
         return getattr(self.vector, name)
 
     def get_sub_environments(self, as_dict: bool = False) -> Any:
-        """Return the list of envs; if `as_dict`, a dict of index -> env."""
+        """Return the envs as a list or, if `as_dict`, as a dict of index -> env."""
         envs = list(self.vector.envs)
         return dict(enumerate(envs)) if as_dict else envs

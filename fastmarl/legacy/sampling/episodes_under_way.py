@@ -1,4 +1,4 @@
-"""State of episodes between batches: chunks waiting for a batch, and running sums for metrics."""
+"""State of episodes between batches, with chunks waiting for a batch and running sums for metrics."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,11 +48,11 @@ class RolloutMetrics(NamedTuple):
 class EpisodeUnderWay:
     """An episode that is running or has chunks waiting for a batch.
 
-    It is immutable, so an interrupt cannot leave it half changed.
+    Objects are immutable, so an interrupt cannot leave them half changed.
 
     Attributes:
         number: "eps_id" of the episode in batches, an int below 2**56.
-        env_t: Number of env steps made; None: a chunk is missing, dropped by an interrupted call.
+        env_t: Number of env steps made, or None if a chunk is missing because an interrupted call dropped it.
         agent_index: Agent id -> index, in order of appearance.
         agent_rewards: See `RolloutMetrics`.
         agent_steps: Number of steps made by all agents.
@@ -74,7 +74,7 @@ class EpisodeUnderWay:
     def with_chunk(self, chunk: MultiAgentEpisode, *, only_complete: bool) -> Self:
         """Return the episode with a chunk added.
 
-        With `only_complete`, an episode with a missing chunk keeps no chunks for a batch.
+        If `only_complete`, an episode with a missing chunk keeps no chunks for a batch.
         """
         follows = self.env_t == chunk.env_t_started
         agent_index, agent_rewards = dict(self.agent_index), dict(self.agent_rewards)
@@ -93,7 +93,7 @@ class EpisodeUnderWay:
         )
 
     def metrics(self, last: MultiAgentEpisode) -> RolloutMetrics:
-        """Return the metrics of the episode, whose last chunk is given, without `perf_stats`."""
+        """Return the metrics of the finished episode, whose last chunk is `last`, without `perf_stats`."""
         custom, hist, media = (last.custom_data.get(name, {}) for name in OF_CALLBACKS)
         total = sum(self.agent_rewards.values())
         return RolloutMetrics(last.env_t, total, self.agent_rewards, custom, {}, hist, media, False, {})
@@ -114,7 +114,7 @@ def joined(chunks: Sequence[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
 
 
 def _copy_of(episode: MultiAgentEpisode) -> MultiAgentEpisode:
-    """Return a chunk over the same arrays, to which other chunks can be joined."""
+    """Return a chunk that shares the arrays and can be extended with other chunks."""
     chunk, agent_episodes = episode.chunk, {}
     for agent_id, agent_episode in episode.agent_episodes.items():
         agent_episodes[agent_id] = copied = agent_episode.another(agent_episode.source)
@@ -123,6 +123,6 @@ def _copy_of(episode: MultiAgentEpisode) -> MultiAgentEpisode:
 
 
 def _can_follow(before: MultiAgentEpisode, chunk: MultiAgentEpisode) -> bool:
-    """Return True if no step is missing between the chunks, and no agent of the second ended in the first."""
+    """Return whether no step is missing between the chunks and no agent of the second ended in the first."""
     ended = {agent for agent, agent_episode in before.agent_episodes.items() if agent_episode.is_done}
     return before.env_t == chunk.env_t_started and ended.isdisjoint(chunk.agent_episodes)

@@ -1,4 +1,4 @@
-"""Calls the callbacks in a worker config, with the arguments of both the runner and the old RLlib API stack."""
+"""Worker callbacks, called with the arguments of both the runner and the old RLlib API stack."""
 
 import weakref
 from collections.abc import Callable
@@ -31,14 +31,14 @@ ALL_ARGUMENTS = {
 
 
 class WorkerCallbacks:
-    """Callbacks of a worker, which they reference weakly because the worker references them.
+    """Callbacks of a worker. They only have a weak reference to the worker, because it references them.
 
     Args:
         worker: The RolloutWorker.
-        config: Its config.
+        config: Config of the worker.
 
     Attributes:
-        worker: Returns the worker.
+        worker: Function that returns the worker.
         given: The object of `callbacks_class`, or a tuple of objects if it lists several classes.
     """
 
@@ -61,18 +61,18 @@ class WorkerCallbacks:
         self.given: Any = tuple(objects) if several else objects[0] if objects else Callbacks()
 
     def has(self, event: str) -> bool:
-        """Return True if a callback listens for the event."""
+        """Return whether a callback listens for the event."""
         return bool(self._by_event[event])
 
     def call(self, event: str, **arguments: Any) -> None:
-        """Call the callbacks of an event; its argument "worker" is added."""
+        """Call the callbacks of an event, adding the argument "worker" if the event has it."""
         if "worker" in ALL_ARGUMENTS[event]:
             arguments["worker"] = self.worker()
         for listener in self._by_event[event]:
             listener(**arguments)
 
     def of_runner(self) -> dict[str, Listener]:
-        """Return event -> function to be called by the runner of the worker."""
+        """Return event name -> function that the runner of the worker calls."""
         wanted = [event for event in OF_RUNNER if self.has(event)]
         if self.has("on_sub_environment_created"):
             wanted.append("on_environment_created")

@@ -1,4 +1,4 @@
-"""`fastmarl.evaluate`: returns of complete episodes, and the precision of their mean."""
+"""`fastmarl.evaluate`, which computes returns of complete episodes and the precision of their mean."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Returns:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the mean: standard deviation (with N - 1) / sqrt(N); NaN for a single episode."""
+        """Standard error of the mean: sample standard deviation (N - 1) / sqrt(N), or NaN for a single episode."""
         return math.nan if len(self.returns) < 2 else float(self.returns.std(ddof=1)) / math.sqrt(len(self.returns))
 
     def confidence_interval(self, level: float = 0.95, *, method: str = "t") -> tuple[float, float]:
-        """Return bounds that contain the true mean in a fraction `level` of all experiments. Needs scipy.
+        """Return bounds that contain the true mean in a fraction `level` of all experiments. Requires scipy.
 
         Args:
             level: Confidence level, between 0 and 1.
@@ -68,7 +68,7 @@ class Returns:
                 skewed returns, and identical in every call.
 
         Returns:
-            (low, high): NaN for a single episode; the mean twice if all returns are equal.
+            (low, high), both NaN for a single episode, and both the mean if all returns are equal.
 
         Raises:
             ConfigError: If `level` is not between 0 and 1, or `method` is unknown.
@@ -97,7 +97,7 @@ class PartialReturns(Returns):
     """Returns of a single agent or module, in the episodes in which it took part.
 
     Attributes:
-        by_episode: float64 [N], one entry per episode; NaN for episodes in which it did not take part.
+        by_episode: float64 [N], the return in each episode; NaN for episodes in which it did not take part.
     """
 
     by_episode: np.ndarray
@@ -106,11 +106,11 @@ class PartialReturns(Returns):
 @public("fastmarl.play")
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Evaluation(Returns):
-    """The result of `evaluate()`; `returns` sums the rewards of all agents, in the order of the episodes.
+    """Result of `evaluate()`, with the summed rewards of all agents in each episode as `returns`.
 
     Attributes:
         lengths: int64 [N], number of env steps of each episode.
-        reset_seeds: Reset seed of each episode; None if its environment received none.
+        reset_seeds: Reset seed of each episode, or None if its environment received none.
         by_agent: Agent id -> returns, in the episodes in which the agent had a transition.
         by_module: Module id -> summed returns of its agents, in the episodes in which it had agents.
     """
@@ -133,7 +133,7 @@ class Evaluation(Returns):
         return self.table()._repr_html_()
 
     def table(self, title: str = "") -> Table:
-        """Return a table titled `title`, with a row for all agents together, one per agent, and one per module."""
+        """Return a table titled `title`, with rows for all agents together, each agent, and each module."""
         rows = [("all", self), *((f"agent {agent}", found) for agent, found in self.by_agent.items())]
         rows += [(f"module {module_id}", found) for module_id, found in self.by_module.items()]
         figures = [
@@ -145,8 +145,8 @@ class Evaluation(Returns):
     def to_csv(self, path: str | Path) -> None:
         """Write a CSV file to `path`, with one row per episode.
 
-        Columns are the episode index, reset seed, length and return, and the return of each agent and module, empty if
-        it took no part.
+        Columns are the episode index, reset seed, length and return, and the return of each agent and module, which is
+        empty if it did not take part.
         """
         columns = [(f"agent:{agent}", found.by_episode) for agent, found in self.by_agent.items()]  # 1 and "1" differ
         columns += [(f"module:{module_id}", found.by_episode) for module_id, found in self.by_module.items()]
@@ -167,7 +167,7 @@ def evaluate(
     explore: bool = False,
     **options: Any,
 ) -> Evaluation:
-    """Play complete episodes and summarise their returns.
+    """Play complete episodes and return statistics of their returns.
 
     Returns sum the recorded rewards, so `reward_scale` and `clip_rewards` of a runner apply. Rewards outside of
     transitions, such as rewards of an agent that never acted, are not included.
@@ -179,7 +179,7 @@ def evaluate(
         env: Environment for policies and modules, as in `EnvRunnerConfig(env=...)`. They play in a temporary runner.
         episodes: Number of episodes; at least 1.
         seeds: Reset seeds, one per episode. Equal seeds give equal resets.
-        explore: Sample actions instead of taking the most likely ones.
+        explore: True to sample actions, False for the most likely actions.
         options: Other options of `EnvRunnerConfig` for policies and modules, such as `policy_mapping_fn`, which is
             required for several modules, or `num_envs_per_env_runner` (by default at most 16). Connectors created by an
             option have no statistics yet; evaluate a runner or a policy to use trained connectors.
@@ -202,7 +202,7 @@ def evaluate(
 def _runner_for(
     players: Any, env: Any, options: Mapping[str, Any], num_envs: int
 ) -> AbstractContextManager[MultiAgentEnvRunner]:
-    """Return the given runner, which remains open, or a new one that stops when the context ends.
+    """Return a context with the given runner, which remains open, or with a new one that stops at the end.
 
     Raises:
         ConfigError: If the arguments contradict each other.

@@ -1,4 +1,4 @@
-"""`fastmarl.tournament`: each pair of players plays both sides, in a single runner."""
+"""`fastmarl.tournament`, in which each pair of players plays both sides, in a single runner."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def tournament(
     on_progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> Tournament:
-    """Play a round-robin tournament; each pair plays an equal number of games on both sides.
+    """Play a round-robin tournament in which each pair plays half of its games on either side.
 
-    All pairs play in a single runner, and the games of a pair are consecutive, so that in each tick few modules act for
-    many agents.
+    All pairs play in a single runner, and the games of a pair are consecutive, so that in each tick a few modules act
+    for many agents.
 
     Args:
         players: Name -> player. A player is a module for both sides (a torch.nn.Module or RLModuleSpec); a dict of side
@@ -57,13 +57,13 @@ def tournament(
             option `device`.
         env: Environment as in `EnvRunnerConfig(env=...)`; its episodes must end (see `time_limited`).
         episodes: Number of games per pair: even and at least 2. Run time grows with episodes * P (P - 1) / 2.
-        sides: Agent id -> side, as a dict or a function, with all agents and two sides. Rewards are summed over the
-            agents of a side. The side that occurs first is the first side. None: two agents, each forming a side.
-        explore: Sample actions. False: take the most likely actions; in a deterministic environment, all games of a
-            pair on the same sides are then identical.
-        seed: Seed of the environments and of sampling actions. Equal seeds give equal games, unless a module samples
-            random numbers itself. None: different games each time.
-        prior: Prior of the ratings, see `bradley_terry`.
+        sides: Dict or function from each agent id to one of two sides. Rewards are summed over the agents of a side.
+            The side that occurs first is the first side. None means that there are two agents, each forming a side.
+        explore: True to sample actions. False for the most likely actions; in a deterministic environment, all games of
+            a pair on the same sides are then identical.
+        seed: Seed of the environments and of sampled actions. Equal seeds give equal games, unless a module samples
+            random numbers itself. With None, games differ each time.
+        prior: Prior of the ratings; see `bradley_terry`.
         on_progress: Function called periodically with the number of games played since its last call.
         options: Other options of `EnvRunnerConfig`; `num_envs_per_env_runner` is at most 128 by default.
 
@@ -88,7 +88,7 @@ def tournament(
 
 
 def schedule(num_players: int, episodes: int) -> np.ndarray:
-    """Return `episodes` games of each pair on alternating sides: int64 [N, 2], the players on both sides."""
+    """Return the players on both sides of each game, int64 [N, 2]: `episodes` games per pair, on alternating sides."""
     pairs = np.array(list(combinations(range(num_players), 2)), np.int64)
     return np.stack([pairs, pairs[:, ::-1]], axis=1)[:, np.arange(episodes) % 2].reshape(-1, 2)
 
@@ -144,7 +144,7 @@ class Dealer:
         return self._module_ids[self.games[self.game_of(episode), side]][side]
 
     def game_of(self, episode: MultiAgentEpisode) -> int:
-        """Return the game index of the episode; the first call for an episode assigns the next game to it."""
+        """Return the game index of the episode, assigning the next game if it has none."""
         game = episode.custom_data.get(GAME)
         if game is None:
             game = episode.custom_data[GAME] = self.num_dealt
@@ -189,7 +189,7 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
 
 
 def _sides_in(runner: MultiAgentEnvRunner, side_of: Callable[[Any], Hashable] | None) -> dict[Any, Hashable]:
-    """Return agent -> side; with None, each agent is a side."""
+    """Return agent id -> side; if `side_of` is None, each agent is a side."""
     agents = possible_agents_of(runner.env.envs[0])
     return {agent: agent if side_of is None else side_of(agent) for agent in agents}
 
@@ -203,7 +203,7 @@ def _freeze(runner: MultiAgentEnvRunner) -> None:
 
 
 def _play(runner: MultiAgentEnvRunner, dealer: Dealer, on_progress: Callable[[int], None]) -> dict[str, Any]:
-    """Play all games; returns the fields of `Tournament` that have one entry per game."""
+    """Play all games and return the fields of `Tournament` that have one entry per game."""
     n, per_call = len(dealer.games), GAMES_OF_ENV * runner.num_envs
     payoffs, lengths, seeds = np.zeros((n, 2)), np.zeros(n, np.int64), list[int | None]([None] * n)
     while left := n - dealer.num_dealt:

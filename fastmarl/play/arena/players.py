@@ -1,4 +1,4 @@
-"""Players: modules, policies and runners prepared to act in a runner."""
+"""Players of games in a runner, made from modules, policies or other runners."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ACCEPTED = "a torch.nn.Module, an RLModuleSpec, a dict of these by module id, a 
 
 @dataclass(frozen=True)
 class Role:
-    """A module acting for some agents, with its connectors and options.
+    """A module that acts for some agents, with its connectors and options.
 
     Attributes:
         module: Module, or a spec that creates one.
-        connectors: Connectors of the module, in order; the runner works with copies.
+        connectors: Connectors of the module, in order; the runner uses copies of them.
         learned: Option -> connector statistics, as in `EnvToModule.get_state()`.
-        options: EnvRunnerConfig options for observations, rewards and actions used in training.
-        t: Env steps of its training, where exploration schedules continue.
+        options: EnvRunnerConfig options with which observations, rewards and actions were processed in training.
+        t: Number of env steps in training, from which exploration schedules continue.
     """
 
     module: Any
@@ -73,7 +73,7 @@ def roles_by_id(player: Any) -> dict[Any, Role]:
 
 
 def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
-    """Return roles with copies of the modules; the original modules are unchanged and remain on their device."""
+    """Return module id -> role with a copy of the module, leaving the originals unchanged on their device."""
     if isinstance(player, Policy):
         options, parts = player.options, player.parts
         modules = {module_id: copied(part.module) for module_id, part in parts.items()}
@@ -92,7 +92,7 @@ def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
 
 
 def _is_module(value: Any) -> bool:
-    """Return True if the value is a module or a module spec."""
+    """Return whether the value is a module or a module spec."""
     return isinstance(value, (torch.nn.Module, RLModuleSpec))
 
 
@@ -103,10 +103,10 @@ def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -
     Args:
         roles: Module id -> role.
         env: Environment as in `EnvRunnerConfig(env=...)`.
-        options: Other options of EnvRunnerConfig; they override the options used in training.
+        options: Other options of EnvRunnerConfig, which override the options used in training.
 
     Raises:
-        ConfigError: If players were trained with different values of an option not given here.
+        ConfigError: If players were trained with different values of an option that is not given here.
     """
     options = {**_common_options(roles, options), **options}
     given: dict[str, Any] = {
@@ -125,7 +125,7 @@ def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -
 
 
 def _common_options(roles: Mapping[str, Role], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training options common to all roles, except the given ones."""
+    """Return the training options that all roles share, except the given ones."""
     common: dict[str, Any] = {}
     for module_id, role in roles.items():
         for name, value in role.options.items():

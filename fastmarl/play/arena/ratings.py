@@ -1,4 +1,4 @@
-"""Ratings of players from the results of games between pairs."""
+"""Ratings of players, computed from the results of games between pairs."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def bradley_terry(scores: np.ndarray, *, prior: float = 1.0) -> tuple[np.ndarray
         (ratings, standard errors): float64 [P] on the Elo scale, 400 x / log 10; ratings sum to 0.
 
     Raises:
-        ConfigError: If `scores` is not a square matrix of finite numbers of at least 0; no games connect some players
-            with the others, so that their ratings cannot be compared; or ratings are infinite or too far apart to be
-            computed, because the prior is too small.
+        ConfigError: If `scores` is not a square matrix of finite numbers of at least 0; ratings cannot be compared
+            because no games connect some players with the others; or ratings are infinite or too far apart to be
+            computed because the prior is too small.
     """
     scores = _checked(scores, prior)
     n = len(scores)
@@ -62,7 +62,7 @@ def bradley_terry(scores: np.ndarray, *, prior: float = 1.0) -> tuple[np.ndarray
 
 
 def _checked(scores: np.ndarray, prior: float) -> np.ndarray:
-    """Return a copy with the prior added, and zeros on the diagonal."""
+    """Check the scores and return a copy with the prior added and zeros on the diagonal."""
     scores = np.array(scores, np.float64)
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or not len(scores):
         raise ConfigError(f"scores must be a square matrix, got the shape {scores.shape}")
@@ -87,7 +87,7 @@ def check_prior(prior: Any) -> None:
 
 
 def _is_connected(edges: np.ndarray) -> bool:
-    """Return True if directed edges, bool [P, P], lead from each player to every other."""
+    """Return whether directed edges, bool [P, P], lead from each player to every other."""
     return bool(np.linalg.matrix_power(edges | np.eye(len(edges), dtype=bool), len(edges)).all())
 
 

@@ -1,4 +1,4 @@
-"""The result of a tournament: its games, payoffs and ratings."""
+"""Games, payoffs and ratings of a tournament."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAIR = ("player", "opponent", "games", "wins", "draws", "losses", "payoff", "pay
 class Tournament:
     """Games of P players, with statistics.
 
-    In matrices [P, P], a row is a player and a column its opponent, in the order of `names`. The diagonal is empty.
+    In matrices [P, P], rows are players and columns their opponents, in the order of `names`. The diagonal is empty.
 
     Attributes:
         names: Names of the players.
@@ -44,7 +44,7 @@ class Tournament:
         players: int64 [N, 2], indices of the players on the first and second side in each of the N games.
         payoffs: float64 [N, 2], recorded rewards summed over the agents of each side.
         lengths: int64 [N], number of env steps.
-        reset_seeds: Reset seed of each game; None if its environment received none.
+        reset_seeds: Reset seed of each game, or None if its environment received none.
         prior: Number of drawn games added to each pair for ratings.
     """
 
@@ -63,7 +63,7 @@ class Tournament:
 
     @cached_property
     def wins(self) -> np.ndarray:
-        """int64 [P, P]: number of games in which the player's payoff exceeded its opponent's."""
+        """int64 [P, P]: number of games in which the player had a higher payoff than its opponent."""
         return self._count(self.payoffs[:, 0] > self.payoffs[:, 1], self.payoffs[:, 1] > self.payoffs[:, 0])
 
     @cached_property
@@ -73,7 +73,7 @@ class Tournament:
 
     @cached_property
     def payoff_matrix(self) -> np.ndarray:
-        """float64 [P, P]: mean payoff of the player, averaged over its means on both sides; NaN on the diagonal.
+        """float64 [P, P]: payoff of the player, averaged over its means on both sides; NaN on the diagonal.
 
         In general-sum games, the payoff of the opponent is the transposed entry.
         """
@@ -133,7 +133,7 @@ class Tournament:
         return Table.of(title, COLUMNS, figures, ["±: standard error of the rating"])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a CSV file to `path`, with one row per player and opponent; each repeats the rating of the player."""
+        """Write a CSV file to `path`, with one row per player and opponent that includes the rating of the player."""
         losses = self.games - self.wins - self.draws
         with Path(path).open("w", newline="") as file:
             writer = csv.writer(file)
@@ -145,9 +145,9 @@ class Tournament:
                 writer.writerow([self.names[i], self.names[j], *counts, *payoff, *rating])
 
     def plot(self, path: str | Path) -> None:
-        """Draw the payoff matrix, and the ratings with bars of ± 2 standard errors, the best player on top.
+        """Plot the payoff matrix, and the ratings with bars of ± 2 standard errors, with the best player on top.
 
-        Needs matplotlib. The suffix of `path` selects the format: .png, .pdf or .svg.
+        Requires matplotlib. The suffix of `path` selects the format: .png, .pdf or .svg.
         """
         order, names = self._order(), self.ranking()
         places, size = range(len(names)), max(3.0, 0.35 * len(names) + 1.5)
@@ -184,11 +184,11 @@ class Tournament:
         return means, squares
 
     def _count(self, of_first: np.ndarray, of_second: np.ndarray | None = None) -> np.ndarray:
-        """Return int64 [P, P]: the number of games in which the player meets a condition against its opponent.
+        """Return the number of games in which the player meets a condition against its opponent, int64 [P, P].
 
         Args:
-            of_first: [N], True if it holds for the player on the first side.
-            of_second: [N], likewise for the second side; None: `of_first`.
+            of_first: bool [N], True if the condition holds for the player on the first side.
+            of_second: bool [N], the same for the second side; None if equal to `of_first`.
         """
         counts = np.zeros((len(self.names),) * 2, np.int64)
         np.add.at(counts, (self.players[:, 0], self.players[:, 1]), of_first)
@@ -197,7 +197,7 @@ class Tournament:
 
 
 def _draw_payoffs(figure: Any, axes: Any, names: Sequence[str], payoffs: np.ndarray) -> None:
-    """Draw payoffs [P, P] as a heat map."""
+    """Plot payoffs [P, P] as a heat map."""
     most = np.nanmax(np.abs(payoffs)) or 1.0
     image = axes.imshow(payoffs, cmap="RdBu", vmin=-most, vmax=most)
     places = range(len(names))

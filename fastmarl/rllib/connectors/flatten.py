@@ -1,4 +1,4 @@
-"""FlattenObservations of RLlib on entire columns."""
+"""FlattenObservations of RLlib, applied to entire columns."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -16,7 +16,7 @@ Parts = list[tuple[int, Any]]
 
 
 class FlattenedColumns(ColumnConnector):
-    """Concatenates the parts of an observation to a float32 vector, with integers as one-hot vectors."""
+    """Flattens each observation into a float32 vector, one-hot encoding its discrete parts."""
 
     def __init__(self, piece: Any):
         super().__init__(piece)
@@ -58,7 +58,7 @@ class FlattenedColumns(ColumnConnector):
         return parts
 
     def _parts(self, agent_id: Hashable, newest: Newest) -> Parts:
-        """Return the leaves of an agent and their spaces in RLlib order; empty if RLlib does not flatten them."""
+        """Return the leaves of an agent and their spaces in RLlib order, or [] if RLlib does not flatten them."""
         piece, space = self.piece, self.piece.input_observation_space
         structs = piece._input_obs_base_struct
         if piece._multi_agent:
@@ -75,7 +75,7 @@ class FlattenedColumns(ColumnConnector):
 
 
 def _flat(leaf: np.ndarray, space: Any, n: int) -> np.ndarray | None:
-    """Flatten a leaf [n, ...] to float32 [n, k]; None if RLlib would raise an error or return something else."""
+    """Flatten a leaf [n, ...] to float32 [n, k]; return None if RLlib would raise an error or give another result."""
     if isinstance(space, Discrete):
         return _one_hot(leaf, int(space.n)) if leaf.shape == (n,) else None
     if isinstance(space, MultiDiscrete):
@@ -87,7 +87,7 @@ def _flat(leaf: np.ndarray, space: Any, n: int) -> np.ndarray | None:
 
 
 def _one_hot(numbers: np.ndarray, depth: int) -> np.ndarray | None:
-    """Return one-hot vectors, float32 [n, depth]; None if a number is not an integer in [0, depth)."""
+    """Return one-hot vectors, float32 [n, depth], or None if a number is not an integer in [0, depth)."""
     if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= depth).any():
         return None
     return (numbers[:, None] == np.arange(depth)).astype(np.float32)

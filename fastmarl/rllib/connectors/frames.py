@@ -1,4 +1,4 @@
-"""FrameStacking of RLlib on entire columns: stacks the last observations of an agent, each stored only once."""
+"""FrameStacking of RLlib on entire columns: stacks the last observations of an agent, storing each only once."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -32,11 +32,11 @@ class StackedFrames:
         self._forms: dict[tuple[int, Hashable], tuple[Any, Any] | None] = {}
 
     def stack(self, newest: Newest, whole: dict[tuple[int, Hashable], Any]) -> None:
-        """Stack the frames that end with these rows, for the next actions of the module.
+        """Stack the frames up to these rows, as input for the next actions of the module.
 
         Args:
             newest: Latest observations of a module.
-            whole: Agent episodes possibly modified by user code, from which the frames are taken instead.
+            whole: (env index, agent id) -> agent episode that user code may have modified; its frames are used instead.
         """
         rows = np.empty((len(newest.rows), self.piece.num_frames), np.int64)
         former_rows(newest.rows, newest.block.prev_R, rows)
@@ -60,7 +60,7 @@ class StackedFrames:
         return all(self._form_of(who) == form for who in newest.who)
 
     def _form_of(self, who: tuple[int, Hashable]) -> tuple[Any, Any] | None:
-        """Return (dtype, shape) of the observation space of an agent, or None if it has none."""
+        """Return (dtype, shape) of the observation space of an agent, or None if there is no such space."""
         if who not in self._forms:
             space = self._spaces[who[0]].get(who[1])
             self._forms[who] = None if space is None else (space.dtype, space.shape)

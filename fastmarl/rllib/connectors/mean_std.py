@@ -1,4 +1,4 @@
-"""MeanStdFilter of RLlib on entire columns. Statistics remain in the filters of the piece, one per agent id."""
+"""MeanStdFilter of RLlib on entire columns. The RLlib piece keeps the statistics, in one filter per agent id."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -37,7 +37,7 @@ class FilteredColumns(ColumnConnector):
         return partial(self._filter, newest, places)
 
     def _places_of(self, newest: list[Newest]) -> dict[Hashable, "Places"]:
-        """Group the observations by agent id, ordered by env, as pushed by RLlib."""
+        """Group the observations by agent id and order them by env, as RLlib pushes them."""
         key = tuple(tuple(each.who) for each in newest)
         found = self._places.get(key)
         if found is None:

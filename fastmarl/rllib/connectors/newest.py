@@ -18,14 +18,14 @@ class Newest:
     Args:
         module: Index of the module.
         block: Rows of the module.
-        table: Table of all lanes.
+        table: Env, agent and module of each lane.
         rows: int64, row indices in the block.
         finals: int64, indices of final observations in the block.
 
     Attributes:
         lanes: int64 [n], the lane of each observation.
-        former: int64 [n], the row before each observation; -1 if it is the first of its agent in the chunk.
-        layout, leaves: The observations after the connectors run so far, [n, ...] each.
+        former: int64 [n], the row before each observation, or -1 if it is the first of its agent in the chunk.
+        layout, leaves: The observations after the connectors that have already run, [n, ...] each.
     """
 
     def __init__(self, module: int, block: RLlibBlock, table: LaneTable, rows: np.ndarray, finals: np.ndarray):
@@ -59,7 +59,7 @@ class Newest:
         return len(self.lanes)
 
     def parted(self, env_indices: list[int]) -> tuple["Newest", "Newest"]:
-        """Split into the observations of these envs and of the others, both unchanged from the envs."""
+        """Split into the observations of these envs and of all other envs, both as sent by the envs."""
         chosen = np.isin(self.env_indices, env_indices)
         rows, finals = chosen[: len(self.rows)], chosen[len(self.rows) :]
         return (
@@ -145,6 +145,6 @@ class ColumnConnector:
     def rewrite_module(self, newest: Newest) -> Change | None:
         """Return a function that rewrites the observations of a single module, or None.
 
-        For connectors whose result does not depend on the order of agents.
+        To be overridden by connectors whose result does not depend on the order of agents.
         """
         raise NotImplementedError

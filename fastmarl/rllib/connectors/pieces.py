@@ -1,4 +1,4 @@
-"""Checks which connector pieces can run outside of the RLlib loop."""
+"""Checks which connector pieces can run outside the RLlib loop."""
 
 import dis
 from collections.abc import Iterator
@@ -78,12 +78,12 @@ class EnvToModuleParts(NamedTuple):
 
 
 def are_rewriting(own: list[Any]) -> bool:
-    """Return True if pieces rewrite observations, so that stored observations differ from the env output."""
+    """Return True if any piece rewrites observations, so that stored observations differ from the env output."""
     return any(type(piece) is not FrameStacking for piece in own)
 
 
 def own_of_module_to_env(pieces: list[Any]) -> list[Any]:
-    """Return the pieces of a module-to-env pipeline that are not defaults of RLlib."""
+    """Return the pieces of a module-to-env pipeline that are not RLlib defaults."""
     return [piece for piece in pieces if type(piece) not in MODULE_TO_ENV]
 
 
@@ -156,7 +156,7 @@ def _read_in_vain(call: FunctionType) -> set[str]:
 
 @cache
 def _returns_batch_untouched(call: FunctionType) -> bool:
-    """Return True if a method only returns `batch` and does not use `shared_data`."""
+    """Return True if a method only returns its argument `batch` and does not use `shared_data`."""
     read_nowhere, code = {"batch", "shared_data"}, call.__code__
     if _read_in_vain(call) or read_nowhere & {*code.co_cellvars, *code.co_freevars}:
         return False

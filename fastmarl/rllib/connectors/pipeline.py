@@ -1,8 +1,8 @@
-"""Runs the env-to-module connectors before the RLlib defaults, which rewrite the latest observations.
+"""Runs the env-to-module connectors that come before the RLlib defaults; they rewrite the latest observations.
 
 RLlib runs them after the env step and the callbacks, first on finished episodes, then on running ones. Each piece
-replaces the latest observation of each agent; modules act on the result, and it is stored. A column connector is used
-if its result is bit-identical; otherwise the piece of RLlib or the user runs.
+replaces the latest observation of each agent; modules act on the result, which is also stored. A column connector is
+used if its result is bit-identical; otherwise the original piece runs.
 """
 
 from collections.abc import Callable, Hashable
@@ -47,7 +47,7 @@ class Connectors:
 
     Attributes:
         pieces: The argument `pieces`.
-        frames: Stacks frames for modules; None without such a piece.
+        frames: Stacks frames for modules, or None if there is no such piece.
     """
 
     def __init__(self, pieces: list[Any], store: RLlibStore, spaces: Spaces):
@@ -70,7 +70,7 @@ class Connectors:
             pass_ended: Called after the pieces have run on the finished episodes.
 
         Returns:
-            The batch after all pieces; initially empty.
+            The batch after all pieces have run, starting from an empty one.
         """
         batch: Batch = {}
         newest = [Newest.of(module, block, self._store.table) for module, block in enumerate(self._store.blocks)]

@@ -45,13 +45,13 @@ class ColumnsWithPrevious(ColumnConnector):
         return partial(self._append, newest, actions, rewards)
 
     def _rows(self, newest: Newest, n: int) -> np.ndarray:
-        """Return rows of the last n steps of each agent in order, int64 [len(newest), n]; -1 if there were fewer."""
+        """Return the rows of the last n steps of each agent in order, int64 [len(newest), n]; missing steps are -1."""
         rows = np.empty((len(newest), n), np.int64)
         former_rows(newest.former, newest.block.prev_R, rows)
         return rows
 
     def _one_hot(self, newest: Newest, rows: np.ndarray) -> np.ndarray | None:
-        """Return one-hot actions, float32 [len(newest), n, choices]; None if RLlib would encode them differently."""
+        """Return one-hot actions, float32 [len(newest), n, choices], or None if RLlib would encode them differently."""
         depth = self._n_choices_of(newest)
         if not depth:
             return None
@@ -67,7 +67,7 @@ class ColumnsWithPrevious(ColumnConnector):
         return out
 
     def _n_choices_of(self, newest: Newest) -> int:
-        """Return the number of discrete actions shared by all these agents; 0 if they differ or have none."""
+        """Return the number of discrete actions if it is the same for all these agents, or else 0."""
         numbers = {self._n_choices.get(who, -1) for who in newest.who}
         if -1 in numbers:
             for env_index, agent_id in newest.who:

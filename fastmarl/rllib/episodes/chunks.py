@@ -1,8 +1,8 @@
 """Chunks of RLlib episodes: cutting, joining, and lookup in replay buffers.
 
-Times: for each agent, an episode has a buffer with an entry per env step: the agent step at which it was observed, or
-"S". For agents that join a continued chunk, RLlib writes the buffer in a different form; `agent_times()` always returns
-the same form.
+Times: an episode has a buffer per agent with an entry for each env step: the agent step of the observation, or "S" if
+there was none. For agents that join a continued chunk, RLlib writes the buffer in a different form; `agent_times()`
+always returns the same form.
 """
 
 import copy
@@ -76,7 +76,7 @@ def as_kind(cls: type, episode: Episode) -> Any:
 
 
 def idle_agents(episode: Episode) -> dict[Hashable, int]:
-    """Return agent -> how many env steps ago (1 or more) it was last observed, for agents that have not acted since."""
+    """Return agent -> env steps (1 or more) since it was last observed, for agents that have not acted since then."""
     idle = {}
     for agent, agent_episode in episode.agent_episodes.items():
         if not agent_episode.is_done and agent not in episode._hanging_actions_end:
@@ -88,7 +88,7 @@ def idle_agents(episode: Episode) -> dict[Hashable, int]:
 
 
 def rllibs_view(episode: Episode, idle: dict[Hashable, int]) -> RLlibEpisode:
-    """Return an episode of the RLlib class with the same data, whose cut has agents in RLlib order.
+    """Return an episode of the RLlib class with the same data, so that cutting it keeps agents in RLlib order.
 
     Idle agents appear as observed in the last step, because RLlib would otherwise treat them as ended. Only waiting
     agents keep a hanging reward: RLlib would append hanging rewards of other agents to reward arrays, possibly changing
@@ -136,7 +136,7 @@ def aligned_view(episode: Episode) -> Episode:
 
 
 def keep_last_observations(before: Episode, after: Episode) -> None:
-    """Copy the last observation of agents, as sent by the env before connectors, in case they end without another."""
+    """Copy the last unprocessed observation of each agent, in case the agent ends without another one."""
     for agent, agent_episode in after.agent_episodes.items():
         earlier = before.agent_episodes[agent]
         agent_episode._last_added_observation = earlier._last_added_observation
@@ -146,7 +146,7 @@ def keep_last_observations(before: Episode, after: Episode) -> None:
 def keep_last_states(before: Episode, after: Episode) -> None:
     """Extend the lookback of agents to include the recurrent state before their first step in the new chunk.
 
-    The RLlib lookback is a number of env steps, in which a waiting agent may have no agent steps.
+    The RLlib lookback is a number of env steps, during which a waiting agent may have made no agent step.
     """
     for agent, agent_episode in after.agent_episodes.items():
         earlier = before.agent_episodes.get(agent)
@@ -164,7 +164,7 @@ def keep_last_states(before: Episode, after: Episode) -> None:
 
 
 def _prepend(buffer: Any, item: Any) -> None:
-    """Prepend an item of lookback to a buffer in list form."""
+    """Prepend a lookback item to a buffer in list form."""
     buffer.data.insert(0, item)
     buffer.lookback += 1
 
@@ -173,7 +173,7 @@ def _prepend(buffer: Any, item: Any) -> None:
 
 
 def joined_times(first: Episode, second: Episode) -> dict[Hashable, Times]:
-    """Return the entries of all agents over both chunks, with the lookback of the first."""
+    """Return agent -> time entries over both chunks, with the lookback of the first chunk."""
     lookback = first._len_lookback_buffers
     joined = {}
     for agent in [*first.env_t_to_agent_t, *(a for a in second.env_t_to_agent_t if a not in first.env_t_to_agent_t)]:
@@ -194,7 +194,7 @@ def joined_times(first: Episode, second: Episode) -> dict[Hashable, Times]:
 
 
 def set_times(episode: Episode, joined: dict[Hashable, Times]) -> None:
-    """Set the times of agents."""
+    """Replace the time buffers of these agents; `joined` maps each agent to its entries, including the lookback."""
     for agent, times in joined.items():
         buffer = InfiniteLookbackBuffer(times)
         buffer.lookback = episode._len_lookback_buffers
@@ -202,7 +202,7 @@ def set_times(episode: Episode, joined: dict[Hashable, Times]) -> None:
 
 
 def adopt_observations(first: Episode, second: Episode) -> None:
-    """Replace the last observation of agents in the first chunk with the first in the second, later if idle."""
+    """Replace the last observation of each agent in `first` with its first in `second`, later if it was idle."""
     for agent, agent_episode in second.agent_episodes.items():
         ours = first.agent_episodes.get(agent)
         if ours is not None and not ours.is_done and ours.t == agent_episode.t_started:
@@ -243,7 +243,7 @@ def add_early_rewards(first: Episode, second: Episode) -> None:
 
 
 class ChunkTimes(list):
-    """A list of entries of a single agent in a chunk in which its time does not begin with 0.
+    """Time entries of a single agent in a chunk in which its agent time does not start at 0.
 
     Replay buffers of RLlib look up steps counted from the beginning of the chunk, while entries count from the
     beginning of the episode. Nothing else looks up entries by value, so only `index()` is overridden.
@@ -259,7 +259,7 @@ class ChunkTimes(list):
         self.t_started = t_started
 
     def index(self, step: Any, *bounds: Any) -> int:
-        """Return the position of the agent step, counted from the beginning of the chunk."""
+        """Return the position of an agent step, where `step` counts from the beginning of the chunk."""
         return super().index(step if step == SKIPPED else self.t_started + step, *bounds)
 
 
@@ -299,7 +299,7 @@ def slice_of(episode: Episode, start: int, stop: int, lookback: int | None) -> E
 
 
 class _AgentSlice:
-    """The part of a slice for a single agent: agent steps `first` to `last`, which count observations."""
+    """The part of a slice for a single agent: agent steps `first` to `last`, counted by observations."""
 
     def __init__(self, episode: Episode, agent: Hashable, start: int, stop: int, lookback: int):
         self._episode, self._agent, self._agent_episode = episode, agent, episode.agent_episodes[agent]
@@ -321,7 +321,7 @@ class _AgentSlice:
         self._lookback = max(self._lookback, 0)
 
     def add_to(self, piece: Episode) -> None:
-        """Add the agent to a slice if it has a step in it, or is observed in it and does not end."""
+        """Add the agent to the slice if it has a step there, or is observed there without ending."""
         if self._place is None or (self._last <= self._first and (self._ends() or not self._is_seen)):
             return
         piece.agent_episodes[self._agent] = self._sliced()
@@ -354,7 +354,7 @@ class _AgentSlice:
         return agent_episode
 
     def _rows(self, buffer: InfiniteLookbackBuffer, begin: int, end: int) -> InfiniteLookbackBuffer:
-        """Return rows of a column, given as rows of the observations; the column may have a shorter lookback."""
+        """Return rows begin .. end of a column; indices refer to the observations, whose lookback may be longer."""
         missing = self._agent_episode.observations.lookback - buffer.lookback
         first = max(begin - missing, 0)
         rows = slice(first, max(end - missing, first))
@@ -367,7 +367,7 @@ class _AgentSlice:
         return sliced
 
     def _hang(self, piece: Episode) -> None:
-        """Add hanging data: the agent acted in the slice, and is next observed after it or not yet."""
+        """Add hanging data: the agent acted within the slice, but was not observed again before its end."""
         agent, agent_episode, row = self._agent, self._agent_episode, self._last - self._agent_episode.t_started
         if row < len(agent_episode):
             piece._hanging_actions_end[agent] = agent_episode.get_actions(row)

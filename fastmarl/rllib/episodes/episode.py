@@ -307,12 +307,12 @@ class MultiAgentEpisode(RLlibEpisode):
         return self._get_single_agent_data_by_index(inf_lookback_buffer=column, index_incl_lookback=rows, **asked)
 
     def _rows(self, agent: Hashable, steps: Any, hangs: bool | None) -> Any:
-        """Convert agent steps (or "S") to indices into the agent episode buffers; "S" if an observation has no action.
+        """Convert agent steps to indices into the agent episode buffers, or to "S" where there is no value.
 
         Args:
             agent: Agent id.
             steps: An agent step, "S", or a list of them.
-            hangs: True if the agent has a hanging action beyond the buffer; None: observations are requested.
+            hangs: True if the agent has a hanging action beyond the buffer, or None if observations are requested.
         """
         agent_episode, skipped = self.agent_episodes[agent], self.SKIP_ENV_TS_TAG
         if isinstance(steps, list):

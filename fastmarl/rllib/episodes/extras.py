@@ -19,7 +19,7 @@ WITHOUT_AXES = frozenset((int, float, bool, np.bool_, np.float32, np.float64, np
 
 
 def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Complete the outputs of a step to the keys and ranks of `agent_episode`; may also complete the agent episode.
+    """Complete the outputs of a step to match the keys and ranks of `agent_episode`, which may also be completed.
 
     `extras` is None or empty for a random action.
     """
@@ -118,13 +118,13 @@ def _lower(column: InfiniteLookbackBuffer, rank: int | None) -> None:
 
 
 def summed(value: Any, rank: int) -> Any:
-    """Sum `value` to `rank` axes in its dtype: log-probabilities of components add up to that of the action."""
+    """Sum `value` down to `rank` axes in its dtype, because log-probabilities of action components add up."""
     array = np.asarray(value)
     return array.sum(axis=tuple(range(rank, array.ndim)), dtype=array.dtype)
 
 
 def _rank(value: Any) -> int | None:
-    """Return the number of axes of an array or number; None for a dict, tuple or list."""
+    """Return the number of axes of an array or number, or None for a dict, tuple or list."""
     return None if isinstance(value, dict | tuple | list) else np.ndim(value)
 
 

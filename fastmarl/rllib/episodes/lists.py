@@ -1,4 +1,4 @@
-"""Columns as lists of items, the form of RLlib episodes during recording."""
+"""Columns as lists of items, the form in which RLlib episodes record them."""
 
 from functools import partial, reduce
 from operator import is_
@@ -45,12 +45,12 @@ def items_of(column: Any, types: Any = np.generic) -> list[Any]:
 
 
 def stacked(items: list[Any], lookback: int = 0) -> Any:
-    """Stack items to arrays [n, ...] like `to_numpy()` of RLlib, in the dtypes of `with_common_dtype()`."""
+    """Stack items into arrays [n, ...] like `to_numpy()` of RLlib, in the dtypes of `with_common_dtype()`."""
     return batch_of(with_common_dtype(items, lookback))
 
 
 def unite_dtypes(agent_episode: Any) -> None:
-    """Cast the items of each column to a common dtype before RLlib stacks them to arrays."""
+    """Cast the items of each column to a common dtype before RLlib stacks them into arrays."""
     for column in (agent_episode.observations, agent_episode.actions, agent_episode.rewards):
         if not column.finalized and column.data:
             column.data = with_common_dtype(column.data)
@@ -67,8 +67,8 @@ def with_common_dtype(items: list[Any], lookback: int = 0) -> list[Any]:
 
     Args:
         items: Numbers, arrays, or dicts and tuples of arrays.
-        lookback: Number of outputs in the lookback, given for outputs of modules. RLlib log-probabilities are integers
-            where actions were not explored; if only the lookback has integers, the floats of the chunk set the dtype.
+        lookback: Number of lookback items, nonzero only for module outputs. RLlib log-probabilities are integers where
+            actions were not explored; if only the lookback has integers, the floats of the chunk set the dtype.
     """
     wider = partial(_wider_dtype, lookback)
     first = items[0]
@@ -86,7 +86,7 @@ def _cast(value: Any, dtype: np.dtype | None) -> Any:
 
 
 def _wider_dtype(lookback: int, *values: Any) -> np.dtype | None:
-    """Return a dtype that can represent all values; None if the first dtype can, or NumPy finds one by itself."""
+    """Return a dtype that can represent all values, or None if the first dtype can or NumPy finds one by itself."""
     if not isinstance(values[0], np.ndarray):
         return None
     dtypes = [np.asarray(value).dtype for value in values]

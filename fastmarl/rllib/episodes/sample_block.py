@@ -1,4 +1,4 @@
-"""The result of a call of sample() as a few arrays, from which RLlib episodes are built, here or at the receiver.
+"""The result of a sample() call as a few arrays, from which RLlib episodes are built locally or at the receiver.
 
 Each module has one array per column, ordered by agent; agent episodes are views of these arrays, built on first access.
 Unmodified episodes are sent as this single block, modified ones as in RLlib.
@@ -63,7 +63,7 @@ class ModuleColumns:
 
 
 class AgentMeta(NamedTuple):
-    """The location of the data of an agent in the module columns, and other attributes of the agent."""
+    """Location of the agent data in the module columns, and other attributes of the agent."""
 
     agent_id: Hashable
     module: int
@@ -82,7 +82,7 @@ class AgentMeta(NamedTuple):
     odd: dict[str, Any] | None
     """Columns that are not slices of the module columns: "observations", "rewards", "actions", "extras"."""
     space: Any
-    """Observation space set by a connector in the agent episode; None: the space of the env."""
+    """Observation space set by a connector in the agent episode, or None for the space of the env."""
 
 
 @dataclass(slots=True)
@@ -110,11 +110,11 @@ class ChunkMeta:
 
 @dataclass(eq=False, repr=False)
 class SampleBlock:
-    """All chunks of a call.
+    """All chunks returned by a sample() call.
 
     Attributes:
         modules: Columns per module index; None for modules without rows.
-        chunks: The chunks in the order of return.
+        chunks: The chunks in the order in which they are returned.
         spaces: Per env, ({agent id: observation space}, {agent id: action space}).
         episode_class: fastmarl.rllib.episodes.episode.MultiAgentEpisode or a subclass.
         structs: Cache of the spaces and their structs.
@@ -130,11 +130,11 @@ class SampleBlock:
         return {**self.__dict__, "structs": {}}
 
     def episodes(self) -> list[Any]:
-        """Make the episodes of all chunks, in order."""
+        """Build the episodes of all chunks, in order."""
         return [self.episode(i) for i in range(len(self.chunks))]
 
     def episode(self, i: int) -> Any:
-        """Make the episode of a chunk, without the attributes made by `late_attributes()`."""
+        """Build the episode of a chunk, without the attributes made by `late_attributes()`."""
         chunk = self.chunks[i]
         episode: Any = object.__new__(self.episode_class)
         episode._origin = (self, i)
@@ -157,7 +157,7 @@ class SampleBlock:
         return episode
 
     def late_attributes(self, i: int) -> dict[str, dict]:
-        """Make the agent episodes and time maps of an episode; returns attribute name -> value."""
+        """Build the agent episodes and time maps of an episode, and return attribute name -> value."""
         chunk = self.chunks[i]
         agent_episodes: dict[Hashable, Any] = {}
         maps: dict[Hashable, Any] = defaultdict(compiled.InfiniteLookbackBuffer)
@@ -189,7 +189,7 @@ class SampleBlock:
 
 
 def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str, Any]]:
-    """Nest flat outputs; returns (actions, the other outputs with `seq_nos`, or {} if there are none)."""
+    """Nest flat outputs and return (actions, other outputs); the latter include `seq_nos` unless they are empty."""
     columns = nested_columns(columns)  # type: ignore[assignment]
     extras: dict[str, Any] = {}
     for name, column in columns.items():
@@ -209,7 +209,7 @@ def nested_columns(columns: dict[Key, Any]) -> dict[str, Any]:
 
 
 def is_set(episode: RLlibEpisode, slot: str) -> bool:
-    """Return True if this slot of the RLlib class is filled, without filling it."""
+    """Return True if this slot of the RLlib class has a value, without triggering its lazy creation."""
     try:
         getattr(RLlibEpisode, slot).__get__(episode)
     except AttributeError:

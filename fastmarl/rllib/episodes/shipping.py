@@ -14,7 +14,7 @@ from fastmarl.rllib.episodes.sample_block import AgentMeta, ChunkMeta, SampleBlo
 
 
 def reduced(episode: Any, block: SampleBlock, i: int, was_looked_at: bool) -> tuple | None:
-    """Return the value of `__reduce_ex__()` that rebuilds the episode from its block; None if it was modified.
+    """Return the value of `__reduce_ex__()` that rebuilds the episode from its block, or None if it was modified.
 
     Args:
         episode: The episode.

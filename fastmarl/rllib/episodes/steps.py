@@ -125,7 +125,7 @@ class Step:
             self._unobserved.append(agent)
 
     def _complete_extras(self) -> None:
-        """Complete the outputs of steps to match the other steps of the agent."""
+        """Complete the outputs of each agent to match its other steps."""
         episode = self.episode
         hanging = episode._hanging_extra_model_outputs_end
         for agent, agent_episode in episode.agent_episodes.items():
@@ -154,7 +154,7 @@ class Step:
             buffer.lookback = episode._len_lookback_buffers
 
     def _correct_flags(self) -> None:
-        """Set the flags of ended agents to agent flags or else env flags, so that a time limit terminates no agent.
+        """Set flags of ended agents from their entries or else from `__all__`, so that time limits terminate no agent.
 
         If all agents have ended but the env did not end the episode, the episode gets the flags of the last agents.
         """
@@ -189,7 +189,7 @@ def _add_to_last(agent_episode: AgentEpisode, reward: Any) -> None:
 
 
 def is_consistent(agent_episode: SingleAgentEpisode) -> bool:
-    """Return True if `agent_episode.validate()` would find nothing; if False, that method must decide.
+    """Return True if `agent_episode.validate()` would find no error; if False, call that method to find out.
 
     Always False for episodes in array form and for episodes that have not begun.
     """
@@ -207,7 +207,7 @@ def is_consistent(agent_episode: SingleAgentEpisode) -> bool:
 
 
 def _length(buffer: InfiniteLookbackBuffer) -> int:
-    """Return the length of a buffer without its lookback, or -1 if it is in array form."""
+    """Return the length of a buffer without its lookback, or -1 if the buffer is in array form."""
     if type(buffer) is not InfiniteLookbackBuffer or buffer.finalized:
         return -1
     return max(len(buffer.data) - buffer.lookback, 0)

@@ -69,7 +69,7 @@ def _sampler_of(dist_cls: type[Distribution], on_cpu: bool) -> LogitSampler | No
 
 
 def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
-    """Return the class and arguments from which `get_partial_dist_cls()` of RLlib made this class; else (None, {})."""
+    """Return the class and arguments from which RLlib `get_partial_dist_cls()` made this class, or else (None, {})."""
     if dist_cls.__qualname__ != "Distribution.get_partial_dist_cls.<locals>.DistributionPartial":
         return None, {}
     return dist_cls.__base__, dist_cls._merge_kwargs()
@@ -77,7 +77,7 @@ def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
 
 @functools.cache
 def equals_torch(device: torch.device) -> bool:
-    """Test if the samplers reproduce torch results on this device; they rely on torch internals, which may change."""
+    """Return whether the samplers match torch on this device; they rely on torch internals, which may change."""
     rows = device.type == "cpu"
     categorical: list[LogitSampler] = [CategoricalSampler(), *([CategoricalRows()] if rows else [])]
     gaussian: list[LogitSampler] = [GaussianSampler(), *([GaussianRows()] if rows else [])]

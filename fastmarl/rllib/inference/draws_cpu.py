@@ -1,4 +1,4 @@
-"""The samplers of draws_torch.py for the CPU, where most calls of torch take longer than their computation.
+"""The samplers of draws_torch.py for the CPU, where most torch calls take longer than their computation.
 
 torch still computes all operations with torch-specific rounding and the random numbers: exp, log, sum, softmax,
 sampling. The arithmetic in between has only one correct result and runs in compiled loops on the same memory.
@@ -43,12 +43,12 @@ class RowSampler(LogitSampler):
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sample actions; returns (actions, log-probabilities float32 [n]), see `LogitSampler.explore()`.
+        """Sample actions and return (actions, log-probabilities float32 [n]), see `LogitSampler.explore()`.
 
         Args:
             logits: float32 [n, k].
-            logits_NK: Array over the memory of `logits`.
-            generator: None: the global one of torch.
+            logits_NK: NumPy array that shares the memory of `logits`.
+            generator: Random generator, or None for the global one of torch.
         """
 
 
@@ -58,7 +58,7 @@ class CategoricalRows(RowSampler, CategoricalSampler):
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sample actions; returns int32 [n] and float32 [n]."""
+        """Sample actions and return them with their log-probabilities, int32 [n] and float32 [n]."""
         n, k = logits_NK.shape
         (shifted, sums, log_p, p, clocks), arrays = self._memory(n, k, 1, k, k, k)
         shifted_NK, sum_N1, log_p_NK, p_NK, clock_NK = arrays
@@ -83,7 +83,7 @@ class GaussianRows(RowSampler, GaussianSampler):
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sample actions; returns float32 [n, k] and float32 [n]."""
+        """Sample actions and return them with their log-probabilities, float32 [n, k] and float32 [n]."""
         n, k = len(logits_NK), logits_NK.shape[1] // 2
         (std, log_std, noise, terms), (std_NK, log_std_NK, noise_NK, term_NK) = self._memory(n, k, k, k, k)
         torch.exp(logits[:, k:], out=std)
@@ -104,7 +104,7 @@ class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sample actions; returns int32 [n, number of components] and float32 [n]."""
+        """Sample actions and return them with their log-probabilities, int32 [n, components] and float32 [n]."""
         parts = [part.contiguous() for part in logits.split(self._sizes, -1)]
         drawn = [self._rows.draw(part, part.numpy(), generator) for part in parts]
         logp = torch.stack([torch.from_numpy(part_logp_N) for _, part_logp_N in drawn]).sum(0)
@@ -112,7 +112,7 @@ class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
 
 
 def new_memory(n: int, *widths: int) -> tuple[list[Tensor], list[np.ndarray]]:
-    """Allocate a float32 [n, width] per intermediate result; returns tensors, and arrays over the same memory."""
+    """Allocate float32 [n, width] for each width; return the tensors, and arrays that share their memory."""
     arrays = [np.empty((n, width), np.float32) for width in widths]
     with torch.inference_mode(False):  # so that the tensors are writable in any mode
         return [torch.from_numpy(array) for array in arrays], arrays

@@ -23,21 +23,21 @@ LOG_SQRT_2PI = math.log(math.sqrt(2 * math.pi))
 class LogitSampler(ABC):
     """Base class of samplers of actions from logits, float32 [n, k], C-contiguous.
 
-    Actions and log-probabilities are tensors on the device of the logits, or arrays. Generator None: the global one of
-    torch.
+    Actions and log-probabilities are tensors on the device of the logits, or arrays. If `generator` is None, the global
+    torch generator is used.
     """
 
     keys: Sequence[Key] = (Columns.ACTIONS,)  # column of each leaf of the actions
 
     @abstractmethod
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
-        """Sample actions; returns (leaves [n, ...] of the actions, log-probabilities [n]).
+        """Sample actions and return (action leaves [n, ...], log-probabilities [n]).
 
         Log-probabilities are not finite where RLlib would raise an error because of NaN.
         """
 
     def exploit(self, logits: Tensor) -> tuple[list[Any], Any] | None:
-        """Return leaves of the most likely actions, and log-probabilities as in RLlib; None: use RLlib."""
+        """Return leaves of the most likely actions and RLlib log-probabilities, or None if RLlib must be used."""
         return None
 
 

@@ -48,7 +48,7 @@ class RLlibEnvActions:
             self._keeps_scalars = not is_shifted and not is_changed
 
     def set(self, first: int, outputs: dict[Key, np.ndarray], agents: Callable[[], list[Hashable]]) -> None:
-        """Set the actions of the rows from `first` on; `agents()`, called if spaces differ, returns their agent ids."""
+        """Set the actions of the rows from `first` onward; `agents()` returns their ids if spaces differ."""
         column = outputs.get(ACTIONS)
         if column is not None and column.ndim == 1 and self._keeps_scalars:
             self.rows.set_values(first, _values(column, self._boxed))
@@ -65,7 +65,7 @@ class RLlibEnvActions:
             self.rows.set_values(first, _nested_rows(values))
 
     def _changed_columns(self, columns: dict[Path, np.ndarray]) -> dict[Path, np.ndarray] | None:
-        """Convert entire columns for envs; None if rows must be converted individually."""
+        """Convert entire columns for envs, or return None if rows must be converted one by one."""
         common = self._spaces.get(())
         if self._adds_start and isinstance(common, gym.spaces.Discrete) and () in columns:
             return {(): columns[()] + columns[()].dtype.type(common.start)}
@@ -90,7 +90,7 @@ class RLlibEnvActions:
         return _values(changed, self._boxed and not is_computed)
 
     def _changed_rows(self, rows: list[Any], agent_ids: list[Hashable]) -> list[Any]:
-        """Convert the action of each agent by the space of that agent."""
+        """Convert each action according to the action space of its agent."""
         change, structs = self._change, self._structs
         assert change is not None
         return [change(row, structs[agent_id]) for row, agent_id in zip(rows, agent_ids, strict=True)]

@@ -19,7 +19,7 @@ METHODS = {  # the originals, read before user code can replace them
 
 
 class EvaluationSwitch:
-    """Context manager that puts a module and its submodules into evaluation mode, and back if the module was training.
+    """Context manager that puts a module and its submodules into evaluation mode, then back if it was training.
 
     Args:
         module: See `switch_of()`. Its submodules must not be replaced while the switch is used.
@@ -44,7 +44,7 @@ class EvaluationSwitch:
 
 
 def switch_of(module: Any) -> EvaluationSwitch | None:
-    """Return a switch that replaces `eval()` and `train()` of the module; None if these may have other effects."""
+    """Return a switch that replaces `eval()` and `train()` of the module, or None if these may have other effects."""
     is_plain = (
         isinstance(module, TorchRLModule)
         and all(_is_original(module, TorchRLModule, name) for name in FORWARDS)

@@ -1,4 +1,4 @@
-"""Computes the results of RLlib modules and of the first module-to-env pieces, with a fraction of the calls."""
+"""Computes the results of RLlib modules and of the first module-to-env pieces, with far fewer calls."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -48,8 +48,8 @@ class ExactInference:
     modules with state, RemoveSingleTsTimeRankFromBatch, with the same samples from the global torch generator.
 
     Args:
-        module: The modules, on `device`.
-        device: None: the CPU.
+        module: The modules.
+        device: Device of the modules, or None for the CPU.
         rng: If given, actions are sampled from the same distributions but differ from the samples of RLlib, and outputs
             may be rounded differently.
 
@@ -111,7 +111,7 @@ class ExactInference:
         }
 
     def leave_modes(self) -> None:
-        """Leave torch modes left entered by an interrupt. This object cannot be used afterwards."""
+        """Exit torch modes that an interrupt left active. This object cannot be used afterwards."""
         self._mode = None  # frees the guard that entered it
         for part in self._parts.values():
             part.leave_modes()
@@ -132,7 +132,7 @@ class ExactInference:
         Args:
             batches: Module id -> {"obs": a tensor or a nest of tensors [n, ...]}; for modules with state, [n, 1, ...]
                 and "state_in". Or an array, the observation rows themselves, if `reads()` returns True.
-            explore: Explore, or else act deterministically.
+            explore: True to explore, False to act deterministically.
             t: Number of env steps sampled, for modules with an exploration schedule.
 
         Returns:
@@ -179,7 +179,7 @@ class ExactInference:
 
 
 class ModulePart:
-    """Runs one of the modules.
+    """Runs a single module of `ExactInference`.
 
     Args:
         module_id: Id of the module.
@@ -187,7 +187,7 @@ class ModulePart:
         actor: See `actor_function()`.
         switch: See `switch_of()`.
         device: Device of the module parameters.
-        mode: Context to enter where no gradients are needed; None if the caller has entered it.
+        mode: Context to enter where no gradients are needed, or None if the caller has entered it.
         native: Compiled code that may replace `actor`, or None.
         rng: See ExactInference.
 
@@ -229,7 +229,7 @@ class ModulePart:
                 self._row_sampler = sampler if isinstance(sampler, RowSampler) else None
 
     def leave_modes(self) -> None:
-        """Leave torch modes, see `ExactInference.leave_modes()`."""
+        """Exit torch modes, see `ExactInference.leave_modes()`."""
         self._mode = None
 
     def forward(self, batch: Batch, explore: bool, t: int) -> dict[str, Any]:
@@ -276,7 +276,7 @@ class ModulePart:
         return self.act_upon(outputs, explore, copies=not self.is_quick)  # module code may write to them later
 
     def act_upon(self, outputs: dict[str, Any], explore: bool, *, copies: bool = True) -> dict[Key, np.ndarray]:
-        """Same as `act()` for any outputs; with `copies`, arrays own their memory."""
+        """Like `act()`, but for outputs of any form. If `copies` is True, the returned arrays own their memory."""
         logits: Any = outputs.get(LOGITS)
         leaves = leaves_of(outputs)
         if ACTIONS in outputs:
@@ -307,7 +307,7 @@ class ModulePart:
         return {LOGITS: logits, ACTIONS: actions, LOGP: logp}
 
     def _draw(self, dist_cls: type, logits: Tensor, explore: bool) -> dict[Key, Any] | None:
-        """Return actions and their log-probabilities; None if the RLlib distribution must sample them."""
+        """Return actions and their log-probabilities, or None if the RLlib distribution must sample them."""
         rows = logits.squeeze(1) if self._is_stateful else logits
         if rows.dtype is not torch.float32 or rows.dim() != 2 or not rows.is_contiguous():
             return None
@@ -328,7 +328,7 @@ class ModulePart:
         return columns
 
     def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
-        """Raise the error of the RLlib distribution if it raises one; it accepts some NaN."""
+        """Sample with the RLlib distribution so that it can raise its error; it accepts some NaN."""
         with torch.random.fork_rng([] if self._transfer is None else [self._device]):
             try:
                 dist_cls.from_logits(logits).sample()
@@ -359,7 +359,7 @@ class ModulePart:
 
 
 def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return actions and log-probabilities as in RLlib; without exploration, the latter are zeros of equal shape."""
+    """Return actions and log-probabilities as in RLlib; without exploration, the latter are zeros of that shape."""
     if explore:
         return draws.sample(logits)
     actions = draws.likeliest(logits)

@@ -58,7 +58,7 @@ class LSTMStep:
         return step(inputs, h, c, [*self._packed, *weights[2:]])
 
     def forward(self, inputs: Any, hx: Any = None) -> Any:
-        """Replace forward() of the layer, which also takes longer sequences."""
+        """Replacement for forward() of the layer; longer sequences are passed on to the original."""
         if (
             hx is not None
             and type(inputs) is Tensor
@@ -76,16 +76,16 @@ class LSTMStep:
 
 
 def has_quick_step(part: nn.Module) -> bool:
-    """Return True if the module is an LSTM for which `LSTMStep` is made."""
+    """Return True if the module is an LSTM supported by `LSTMStep`."""
     return type(part) is nn.LSTM and is_plain_part(part) and "forward" not in vars(part)
 
 
 @contextmanager
 def quick_layers(steps: Mapping[Any, Any]) -> Iterator[None]:
-    """Replace forward() of layers with methods of other objects while the context is open.
+    """Replace forward() of layers with methods of other objects within the context.
 
     Args:
-        steps: Layer -> object with its forward(), such as an `LSTMStep`.
+        steps: Layer -> object that provides its forward(), such as an `LSTMStep`.
     """
     forwards = {layer: step.forward for layer, step in steps.items()}
     try:
@@ -115,7 +115,7 @@ def pack(weights: list[Tensor], size: int) -> list[Tensor]:
 
 
 def step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute a step, see `LSTMStep.__call__()`, with `weights` of two packed matrices and two vectors."""
+    """Compute a step as in `LSTMStep.__call__()`; `weights` are two packed matrices and two vectors."""
     options: Any = False, [], LSTM_MODE, h.shape[-1], 1, True, False, False, False
     out, h_out, c_out, _ = torch.ops.aten.mkldnn_rnn_layer(
         inputs.transpose(0, 1), *weights, h.squeeze(1), c.squeeze(1), *options
@@ -132,7 +132,7 @@ def torch_step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> t
 
 @cache
 def is_exact(n_inputs: int, size: int) -> bool:
-    """Test if packed weights give bit-identical results on this machine; cached for each size of layer."""
+    """Return whether packed weights give bit-identical results on this machine, cached per layer size."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:

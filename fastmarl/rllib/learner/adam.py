@@ -10,7 +10,7 @@ from fastmarl.learning.adam import has_state, is_plain, places_of
 
 
 def step(optimizer: torch.optim.Optimizer) -> None:
-    """Do `optimizer.step()`, in fewer operations if it is torch.optim.Adam on the CPU with default options."""
+    """Take an optimizer step, in fewer operations if it is torch.optim.Adam on the CPU with default options."""
     if is_plain(optimizer) and all(has_state(optimizer, group) for group in optimizer.param_groups) and is_exact():
         ExactAdam(optimizer).step()
     else:
@@ -18,7 +18,7 @@ def step(optimizer: torch.optim.Optimizer) -> None:
 
 
 class ExactAdam:
-    """Takes the steps of an optimizer, bit-identically, in fewer passes over memory. Requires `is_exact()`.
+    """Takes optimizer steps, bit-identical to torch, in fewer passes over memory. Requires `is_exact()`.
 
     Args:
         optimizer: An Adam optimizer of torch for which `can_fuse()` returns True. Parameters, gradients and moments
@@ -62,7 +62,7 @@ class _ExactGroup:
 
 @cache
 def is_exact() -> bool:
-    """Test if torch rounds like `_adam` on this machine, with numbers of many magnitudes; cached."""
+    """Return whether torch rounds like `_adam` on this machine, tested with numbers of many magnitudes; cached."""
     generator = torch.Generator().manual_seed(0)
     with torch.enable_grad():
         for n in (*range(1, 40), 100, 1023, 5000):

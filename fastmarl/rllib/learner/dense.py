@@ -46,7 +46,7 @@ class DenseLayer:
         activation: A layer of a type in BACKWARDS, or None.
         n_rows: Number of rows in a minibatch.
         gradients: Memory for the gradients of the parameters, overwritten by `backward()`.
-        outputs: Memory for the outputs; None: allocate it.
+        outputs: Memory for the outputs, or None to allocate it.
 
     Attributes:
         outputs: [n_rows, n_out], of the last `forward()`.
@@ -84,7 +84,7 @@ class DenseLayer:
         return self.outputs
 
     def backward(self, inputs: Tensor, derivatives: Tensor, is_first: bool) -> Tensor:
-        """Compute gradients and, unless `is_first`, input derivatives; overwrites the output derivatives."""
+        """Compute gradients and, unless `is_first`, input derivatives, overwriting the output derivatives."""
         if self._activation is not None:
             BACKWARDS[type(self._activation)](self._activation, derivatives, self._before, self.outputs)
         torch.mm(derivatives.t(), inputs, out=self._weight_gradient)
@@ -96,7 +96,7 @@ class DenseLayer:
 
 
 class DenseStack:
-    """A sequence of layers.
+    """A sequence of dense layers.
 
     Args:
         layers: One or more layers.
@@ -122,7 +122,7 @@ class DenseStack:
         return inputs
 
     def backward(self, derivatives: Tensor) -> Tensor:
-        """Compute gradients and return the input derivatives; overwrites the output derivatives."""
+        """Compute gradients and return the input derivatives, overwriting the output derivatives."""
         for k in reversed(range(len(self._layers))):
             is_first = self._is_first and k == 0
             derivatives = self._layers[k].backward(self._inputs[k], derivatives, is_first)
@@ -135,13 +135,13 @@ def layers_of(
     gradients: Gradients,
     last_outputs: Tensor | None = None,
 ) -> list[DenseLayer]:
-    """Return the layers of a sequence for which `is_dense()` returns True.
+    """Return a `DenseLayer` for each linear layer of a sequence for which `is_dense()` returns True.
 
     Args:
-        sequence: The sequence.
+        sequence: Linear layers and activations.
         n_rows: Number of rows in a minibatch.
         gradients: Memory for the gradients of its parameters.
-        last_outputs: Memory for the outputs of the last layer; None: allocate it.
+        last_outputs: Memory for the outputs of the last layer, or None to allocate it.
     """
     parts, found = list(sequence), []
     for k, part in enumerate(parts):

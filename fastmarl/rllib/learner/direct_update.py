@@ -21,7 +21,7 @@ MOST_CHECKS = 8  # maximum number of minibatches of an update whose gradients ar
 
 
 class DirectUpdate:
-    """Gradients and optimizer steps of all minibatches of an update.
+    """Computes gradients and takes optimizer steps for all minibatches of an update.
 
     Args:
         modules: Module id -> ExactGradient or RoundedGradient.
@@ -46,7 +46,7 @@ class DirectUpdate:
         self._not_compared = {parameter for parameter, gradient in self.gradients.items() if gradient is not None}
 
     def compute(self, batch: dict[str, Any]) -> bool:
-        """Overwrite all `gradients`; returns True if they are finite."""
+        """Compute all `gradients` and return True if they are finite."""
         total = 0.0
         with torch.no_grad():
             for module_id, module in self._modules.items():
@@ -57,7 +57,7 @@ class DirectUpdate:
         return is_finite
 
     def check(self, batch: dict[str, Any], gradients: dict[Tensor, Tensor | None]) -> bool:
-        """Compare the gradients of a minibatch with autograd; returns False if direct updates must not be used.
+        """Compare the gradients of a minibatch with autograd, and return False if direct updates must not be used.
 
         Sets `is_checked` once a non-zero gradient of each parameter has been found equal.
         """
@@ -99,7 +99,7 @@ class DirectUpdate:
 
 
 def direct_update(learner: Any, batch: MultiAgentBatch, n_rows: int, *, is_exact: bool) -> DirectUpdate | None:
-    """Return a DirectUpdate for minibatches of this batch; None if its results may differ from RLlib.
+    """Return a DirectUpdate for minibatches of this batch, or None if its results may differ from RLlib.
 
     Args:
         learner: A PPOTorchLearner with the original losses and gradients of RLlib.

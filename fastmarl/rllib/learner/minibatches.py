@@ -20,7 +20,7 @@ class RowNumbers:
 
     Args:
         columns: Columns of the train batch.
-        numbers: int64 [n], the rows.
+        numbers: Row indices, int64 [n].
     """
 
     def __init__(self, columns: dict[str, torch.Tensor], numbers: torch.Tensor):
@@ -31,7 +31,7 @@ class RowNumbers:
         return len(self.numbers)
 
     def get(self, name: str) -> None:
-        """Return None: RLlib only looks up "seq_lens", and there are no sequences."""
+        """Return None, because RLlib only looks up "seq_lens" and there are no sequences."""
 
     def columns(self) -> MinibatchRows:
         """Return the columns at these rows."""
@@ -48,7 +48,7 @@ class MinibatchSource(Protocol):
         """Return rows begin .. end in the current order."""
 
     def joined(self, parts: list[Any]) -> Any:
-        """Return a minibatch of these parts."""
+        """Join these parts into a minibatch."""
 
 
 class ColumnSlices:
@@ -133,8 +133,8 @@ def minibatches(
         batch: The train batch, for which `are_plain()` returns True.
         size: Number of rows per module in a minibatch.
         n_epochs: If `n_total` is 0, stop once each row has been used this often or more.
-        n_total: Number of minibatches; 0: as `n_epochs` requires.
-        shuffles: Shuffle the rows of a module after each pass over them.
+        n_total: Number of minibatches, or 0 for as many as `n_epochs` requires.
+        shuffles: True to shuffle the rows of a module after each pass over them.
         source_class: Class of the sources of minibatches.
     """
     sources: dict[str, MinibatchSource] = {name: source_class(rows) for name, rows in batch.policy_batches.items()}

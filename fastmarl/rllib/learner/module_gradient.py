@@ -20,7 +20,7 @@ ALIGNED = 16  # floats; alignment of torch tensors, which affects the last bits 
 
 
 def gradient_memory(module: nn.Module) -> tuple[Tensor, Gradients]:
-    """Allocate aligned memory for all gradients; returns it, zeros in the gaps, and a view for each parameter."""
+    """Allocate aligned memory for all gradients; return it, with zeros in the gaps, and a view per parameter."""
     parameters = list(module.parameters())
     sizes = [-(-each.numel() // ALIGNED) * ALIGNED for each in parameters]
     flat = memory(sum(sizes)).zero_()
@@ -34,7 +34,7 @@ class ModuleGradient:
     To be called without autograd.
 
     Args:
-        module: A module.
+        module: A default PPO module of RLlib.
         parts: Its parts, from `parts_of_module()`.
         n_rows: Number of rows in a minibatch.
 
@@ -118,10 +118,10 @@ class RoundedGradient:
     """Computes gradients, equal to autograd up to rounding, for any minibatches, using `fastmarl.learning`.
 
     Args:
-        module: A module.
+        module: A default PPO module of RLlib.
         parts: Its parts, from `parts_of_module()`.
         batch: The train batch, for which `are_known()` returns True.
-        coefficients: Of the loss: `clip_param`, `vf_clip_param`, `vf_loss_coeff`, `entropy_coeff` and `kl_coeff`.
+        coefficients: Loss coefficients: `clip_param`, `vf_clip_param`, `vf_loss_coeff`, `entropy_coeff` and `kl_coeff`.
 
     Attributes:
         flat, gradients: See `gradient_memory()`; `compute()` overwrites them.
@@ -197,7 +197,7 @@ class CategoricalLoss:
         """Write the derivatives of the loss with respect to logits and values. To be called without autograd.
 
         Args:
-            minibatch: Columns that `are_known()`, with a loss mask.
+            minibatch: Columns for which `are_known()` returns True, with a loss mask.
             logits: Logits of the module, float32 [n_rows, n_logits].
             values: Values of the module, float32 [n_rows, 1].
             d_logits: Derivatives with respect to the logits, of the same shape. OUT

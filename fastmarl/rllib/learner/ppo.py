@@ -89,7 +89,7 @@ class PPOTorchLearner(RLlibLearner):
         return self._is_plain(*methods) and are_default(self.module)
 
     def _noting_the_last(self, minibatches: Iterable) -> Iterator:
-        """Yield minibatches one behind, so that `_is_last` is right.
+        """Yield minibatches one behind, so that `_is_last` is already set when the last one is used.
 
         Making a minibatch ahead is safe, because nothing else samples random numbers.
         """
@@ -147,7 +147,7 @@ class PPOTorchLearner(RLlibLearner):
         return all(config.grad_clip is None and not config.log_gradients for config in configs)
 
     def _log_losses(self, batch: dict) -> tuple[Any, Any]:
-        """Log the metrics of a minibatch; returns (outputs of the modules, losses)."""
+        """Log the metrics of a minibatch and return (module outputs, losses)."""
         fwd_out = forward_train(self.module, batch)
         self._compute_off_policyness(batch)
         return fwd_out, self.compute_losses(fwd_out=fwd_out, batch=batch)
@@ -235,7 +235,7 @@ def are_default(module: Any) -> bool:
 
 
 def forward_train(module: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """Do `module.forward_train(batch)`, without switching modules to training mode if they already are in it.
+    """Call `module.forward_train(batch)`, but skip the switch to training mode for modules already in it.
 
     RLlib switches a module and all its submodules in each forward pass.
     """

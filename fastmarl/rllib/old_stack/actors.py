@@ -36,10 +36,10 @@ class PolicyActor(Protocol):
     policy: Any
 
     def observe(self, episode: OldStackEpisode, seen: list[Seen], is_over: bool) -> list[Any]:
-        """Add a step of the agents in an env; returns an item for each agent to act next."""
+        """Record a step of the agents in an env, and return an item for each agent to act next."""
 
     def begin(self, episode: OldStackEpisode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
-        """Add the first observations after a reset; returns an item for each agent to act next."""
+        """Record the first observations after a reset, and return an item for each agent to act next."""
 
     def act(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> Any:
         """Return the policy output for these agents."""
@@ -141,7 +141,7 @@ class FastActor:
 
     Args:
         policy: A policy for which `problems_of()` is empty.
-        trajectories: Returns all current trajectories, of any policy.
+        trajectories: Function that returns the current trajectories of all policies.
 
     Attributes:
         backend: "plain", or the reason why actions are computed by calling the model or the policy.
@@ -188,7 +188,7 @@ class FastActor:
         return {} if self._by_model is None else self._by_model.quick_layers
 
     def new_trajectory(self, episode: OldStackEpisode, agent_id: Hashable) -> Trajectory:
-        """Make the trajectory of an agent observed for the first time."""
+        """Create the trajectory of an agent observed for the first time."""
         index = episode.agent_index(agent_id)
         return Trajectory(agent_id, index, episode.env_id, episode.episode_id, self.policy, self.views, self.outputs)
 
@@ -339,7 +339,7 @@ def _outputs_of(answer: tuple[Any, list[Any], dict[str, Any]]) -> dict[str, Any]
     """Return column -> output of a policy.
 
     Raises:
-        UnfitAnswerError: If other outputs have the name of actions or states.
+        UnfitAnswerError: If another output has the same name as the actions or a state.
     """
     actions, states, extra = convert_to_numpy(answer[0]), answer[1], answer[2]
     outputs = {ACTIONS: np.array(actions) if isinstance(actions, list) else actions}

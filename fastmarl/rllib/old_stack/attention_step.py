@@ -37,7 +37,7 @@ class AttentionStep:
         self._mark: tuple = ()
 
     def forward(self, inputs: Tensor, memory: Any = None) -> Any:
-        """Replace forward() of the layer, which also takes longer sequences.
+        """Replacement for forward() of the layer; longer sequences are passed on to the original.
 
         Args:
             inputs: [n, 1, size].
@@ -71,7 +71,7 @@ class AttentionStep:
 
 
 def has_attention_step(part: nn.Module) -> bool:
-    """Return True if the module is a layer for which `AttentionStep` is made."""
+    """Return True if the module is a layer supported by `AttentionStep`."""
     if type(part) is not RelativeMultiHeadAttention or type(part).forward is not FORWARD or "forward" in vars(part):
         return False
     projection: Any = part._pos_proj

@@ -38,7 +38,7 @@ class EnvRunner(EnvRunnerV2):
     postprocessing are left to RLlib.
 
     Attributes:
-        slow_path_reasons: Policy id -> reasons why it is served by RLlib connectors and collectors.
+        slow_path_reasons: Policy id -> reasons why RLlib connectors and collectors serve the policy.
     """
 
     _active_episodes: dict[Any, OldStackEpisode]
@@ -98,7 +98,7 @@ class EnvRunner(EnvRunnerV2):
         return actor
 
     def _reasons_of_all(self) -> list[str]:
-        """Return the reasons that concern all policies."""
+        """Return the reasons that apply to all policies."""
         if type(self._base_env) not in BASE_ENVS:
             return [f"the environments are a {type(self._base_env).__name__}"]
         return []
@@ -150,7 +150,7 @@ class EnvRunner(EnvRunnerV2):
         return actor
 
     def _stash(self) -> Any:
-        """Replace the map method that stashes a policy, so that its state is complete as in RLlib."""
+        """Replacement for the map method that stashes a policy; completes the policy state first, as in RLlib."""
         policies = self._worker.policy_map
         policy_id = policies._deque[0]
         actor = self._actors.get(policy_id)
@@ -202,7 +202,7 @@ class EnvRunner(EnvRunnerV2):
         return actor.quick_layers if isinstance(actor, FastActor) else {}
 
     def end_episode(self, env_id: Any, episode_or_exception: Any) -> None:
-        """End an episode like the RLlib method."""
+        """Finish an episode like the RLlib method."""
         self._ended = self._active_episodes.get(env_id)
         super().end_episode(env_id, episode_or_exception)
 
@@ -246,7 +246,7 @@ class EnvRunner(EnvRunnerV2):
         acting: dict[Hashable, list[Any]],
         outputs: list[Any],
     ) -> None:
-        """Add a step of an env, or its very first reset."""
+        """Record a step of an env, or its very first reset."""
         terminateds, truncateds = flags
         if env_id not in self._active_episodes:
             self._active_episodes[env_id] = self.create_episode(env_id)
@@ -280,7 +280,7 @@ class EnvRunner(EnvRunnerV2):
     def _seen(
         self, episode: OldStackEpisode, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict
     ) -> dict[Hashable, list[Seen]]:
-        """Group a step by policy, ordered by the first agent of each policy."""
+        """Group the agents of a step by policy, with policies in the order of their first agents."""
         policies = self._worker.policy_map.cache
         seen, done = seen_by_policy(episode, policies, obs, rewards, terminateds, truncateds, infos)
         if terminateds[ALL] or truncateds[ALL]:
@@ -294,7 +294,7 @@ class EnvRunner(EnvRunnerV2):
     def _last_words(
         self, policy_id: Hashable, agent_id: Hashable, rewards: dict, truncateds: dict, infos: dict
     ) -> Seen:
-        """Return the step of an agent not observed at the end of its episode; RLlib samples the observation."""
+        """Return the last step of an agent unobserved at the episode end, with an observation sampled as in RLlib."""
         space = get_original_space(self._worker.policy_map[policy_id].observation_space)
         reward, info = rewards.get(agent_id, 0.0), infos.get(agent_id, {})
         return agent_id, space.sample(), reward, True, truncateds.get(agent_id, False), info
@@ -302,7 +302,7 @@ class EnvRunner(EnvRunnerV2):
     def _EnvRunnerV2__process_resetted_obs_for_eval(
         self, env_id: Any, obs: dict, infos: dict, episode: OldStackEpisode, to_eval: dict[Hashable, list[Any]]
     ) -> None:
-        """Add a reset of an env; the RLlib loop calls its private method by this name."""
+        """Record a reset of an env; the RLlib loop calls its private method by this name."""
         by_policy: dict[Hashable, list[tuple[Hashable, Any]]] = {}
         for agent_id, observation in obs[env_id].items():
             by_policy.setdefault(episode.policy_for(agent_id), []).append((agent_id, observation))

@@ -1,4 +1,4 @@
-"""An episode that stores agent steps in fastmarl trajectories, if their policies allow it."""
+"""An episode that stores agent steps in fastmarl trajectories, if the policies allow it."""
 
 import math
 from collections.abc import Callable, Hashable, Mapping
@@ -28,7 +28,7 @@ class OldStackEpisode(EpisodeV2):
 
     Args:
         args, kwargs: Arguments of the RLlib class.
-        new_trajectory: (episode, agent id) -> trajectory for the agent steps; None: use the RLlib collector.
+        new_trajectory: (episode, agent id) -> trajectory for the agent steps, or None to use the RLlib collector.
         quick_layers_of: Policy id -> quick layers of its model, see `quick_layers()`.
     """
 

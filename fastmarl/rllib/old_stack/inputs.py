@@ -19,9 +19,9 @@ class OutputView(NamedTuple):
 
     Attributes:
         source: Name of the output.
-        at: Index, or array of k indices, of the steps shown, among the last steps.
-        is_last_entry: True where it shows the last entry, which never changes.
-        shows_last_entry: True if it shows that entry anywhere.
+        at: Index of the step shown, among the last steps, or an array of k such indices.
+        is_last_entry: True where the view shows the last entry, which never changes.
+        shows_last_entry: True if the view shows that entry anywhere.
         has_last_entry: True if there is such an entry.
         initial: Value before the first step, and of the last entry.
     """
@@ -37,8 +37,8 @@ class OutputView(NamedTuple):
 class PolicyInputs:
     """Builds policy inputs from the steps of the acting agents.
 
-    RLlib has one collector per agent. It keeps the last `views.before` values of each column, for observations
-    including the current one, for outputs and outcomes up to the last step. A column that does not exist yet when the
+    RLlib has one collector per agent. It keeps the last `views.before` values of each column: of observations,
+    including the current one; of outputs and outcomes, up to the last step. A column that does not exist yet when the
     agent first acts also has a last entry that never changes, and nothing after it is visible.
 
     Args:
@@ -98,7 +98,7 @@ class PolicyInputs:
         return tree.unflatten_as(observations[0], [stacked([*leaf]) for leaf in leaves])
 
     def _window(self, view: View, one: Trajectory) -> np.ndarray:
-        """Return the values of a column kept by the RLlib collector."""
+        """Return the column values that the RLlib collector of this agent would keep."""
         values = getattr(one, LISTS[view.source])[-one.before :]
         if view.source == SampleBatch.T:
             n_initial = one.n_initial_in_window

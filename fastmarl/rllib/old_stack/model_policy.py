@@ -27,7 +27,7 @@ QUICK_LAYERS: list[tuple[Any, Callable[[nn.Module], bool]]] = [
     (LSTMStep, has_quick_step),
     (AttentionStep, has_attention_step),
 ]
-"""(class that computes a single step of a layer, function that tests if a layer is supported)."""
+"""(class that computes a single step of a layer, function that tests whether a layer is supported)."""
 TRAINING = itemgetter("training")
 
 
@@ -98,7 +98,7 @@ class ModelPolicy:
         return [*chain.from_iterable([children.values() for children in self._children])]
 
     def _drawn(self, logits: Any) -> tuple[np.ndarray, np.ndarray] | None:
-        """Sample actions; returns (actions, log-probabilities), or None if RLlib must sample."""
+        """Sample actions and return (actions, log-probabilities), or None if RLlib must sample."""
         if self._sampler is None or not self._policy.config["explore"]:
             return None
         if type(logits) is not Tensor or logits.dtype != torch.float32 or not (logits.dim() == 2 and len(logits)):
@@ -119,14 +119,14 @@ class ModelPolicy:
 
 
 def _has_torchs_eval(part: nn.Module) -> bool:
-    """Return True if eval() of the module only sets a flag of it and its children."""
+    """Return True if eval() of the module only sets a flag on the module and its children."""
     kind = type(part)
     is_torchs = kind.train is nn.Module.train and kind.eval is nn.Module.eval and "train" not in vars(part)
     return is_torchs and not isinstance(part, torch.jit.ScriptModule)
 
 
 def problem_of_calls(policy: Any) -> str | None:
-    """Return the reason why the policy itself must be called for actions; None: `ModelPolicy` computes the same."""
+    """Return why the policy itself must be called for actions, or None if `ModelPolicy` computes the same."""
     if problem := problem_of_methods(policy):
         return problem
     if not isinstance(policy.model, TorchModelV2) or not isinstance(policy.model, nn.Module):

@@ -17,8 +17,9 @@ class OutputRows:
     Rows are numbered in order of arrival. When the memory is full, rows still needed are compacted.
 
     Args:
-        holders: Returns the holders of all rows still needed; each has `rows`, a list, and `pending`, a row or -1.
-        flattens_actions: True if nested actions are recorded as a single array each.
+        holders: Function that returns the holders of all rows still needed; each has a list `rows`, and a row `pending`
+            that may be -1.
+        flattens_actions: True if each nested action is recorded as a single array.
 
     Attributes:
         names: Names of the columns in the order of the policy outputs.
@@ -65,7 +66,7 @@ class OutputRows:
         return True
 
     def take(self, name: str, rows: np.ndarray) -> Any:
-        """Copy these rows of a column; returns an array, or nested arrays."""
+        """Return a copy of these rows of a column, as an array or nested arrays."""
         if name != ACTIONS or self._action is None:
             return self._columns[name][rows]
         leaves = [self._columns[key][rows] for key in self._action_columns]
@@ -74,7 +75,7 @@ class OutputRows:
         return tree.unflatten_as(self._action, leaves)
 
     def taken(self, rows: list[int]) -> dict[str, Any]:
-        """Copy these rows of all columns; actions are nested as returned by the policy."""
+        """Return a copy of these rows of all columns, with actions nested as returned by the policy."""
         columns = {name: column[rows] for name, column in self._columns.items()}
         if self._action is None:
             return columns
@@ -84,7 +85,7 @@ class OutputRows:
         }
 
     def row(self, row: int) -> dict[str, Any]:
-        """Copy a single row of all columns."""
+        """Return a copy of a single row of all columns."""
         return {
             name: self._action_of(row) if name == ACTIONS else _of_row(self._columns[name], row) for name in self.names
         }

@@ -35,9 +35,9 @@ class AgentPieces:
     """Agent connectors of a policy.
 
     Attributes:
-        clip_reward: Function that clips a reward; None: rewards are not clipped.
+        clip_reward: Function that clips a reward, or None if rewards are not clipped.
         states: RLlib buffer of the policy outputs.
-        problem: The reason why the RLlib pipeline must be called; None if it need not.
+        problem: The reason why the RLlib pipeline must be called, or None if it need not be.
     """
 
     def __init__(self, policy: Policy):
@@ -97,7 +97,7 @@ def _observe_function(piece: Any) -> Observe:
 
 
 def _check_function(preprocessor: NoPreprocessor) -> Observe:
-    """Check every 100th observation, as in RLlib, without changing any."""
+    """Return a function that checks every 100th observation, as in RLlib, without changing any."""
 
     def check(observations: list[Any]) -> list[Any]:
         seen = preprocessor._i
@@ -114,7 +114,7 @@ class ActionPieces:
     """Action connectors of a policy.
 
     Attributes:
-        problem: The reason why the RLlib pipeline must be called; None if it need not.
+        problem: The reason why the RLlib pipeline must be called, or None if it need not be.
     """
 
     def __init__(self, policy: Policy):

@@ -61,7 +61,7 @@ class PlainPolicy:
         self._sampler = SAMPLERS[policy.dist_class]()
 
     def act(self, obs: np.ndarray) -> dict[str, np.ndarray]:
-        """Return actions and a dict of column -> other policy output, in RLlib order.
+        """Return a dict of column -> policy output, including the actions, in RLlib order.
 
         Args:
             obs: [n, ...], of any numeric dtype.
@@ -88,7 +88,7 @@ class PlainPolicy:
         return outputs
 
     def _draw(self, logits: Tensor) -> tuple[np.ndarray, Tensor]:
-        """Sample actions; returns (actions, log-probabilities)."""
+        """Sample actions and return (actions, log-probabilities)."""
         policy = self._policy
         if policy.config["explore"]:
             actions, logp = self._sampler.draw(logits, logits.numpy())
@@ -104,7 +104,7 @@ class PlainPolicy:
 
 
 def problem_of(policy: Any) -> str | None:
-    """Return the reason why other calls must compute the actions; None: `PlainPolicy` computes the same."""
+    """Return why `PlainPolicy` cannot compute the actions, or None if it computes the same as RLlib."""
     kind = type(policy)
     if problem := problem_of_methods(policy):
         return problem
@@ -114,7 +114,7 @@ def problem_of(policy: Any) -> str | None:
 
 
 def problem_of_methods(policy: Any) -> str | None:
-    """Return the reason why the policy itself must be called for actions; None if its methods are from RLlib."""
+    """Return why the policy itself must be called for actions, or None if its methods are from RLlib."""
     kind = type(policy)
     if not isinstance(policy, TorchPolicyV2):
         return f"{kind.__name__} is no TorchPolicyV2"
@@ -125,7 +125,7 @@ def problem_of_methods(policy: Any) -> str | None:
 
 
 def problem_of_draws(policy: Any) -> str | None:
-    """Return the reason why RLlib exploration must sample the actions; None: `SAMPLERS` give the same samples."""
+    """Return why RLlib exploration must sample the actions, or None if `SAMPLERS` give the same samples."""
     if changed := [f"{owner.__name__}.{name}" for (owner, name), method in METHODS.items()
                    if getattr(owner, name) is not method]:  # fmt: skip
         return f"{changed[0]}() has been replaced"

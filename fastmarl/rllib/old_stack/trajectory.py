@@ -108,7 +108,7 @@ class Trajectory(Steps):
         return values[at[:, 0] if at.shape[1] == 1 else at]
 
     def _recorded(self, source: str, rows: np.ndarray) -> Any:
-        """Return a column with its values before the first step, an array or nested arrays; None: not recorded."""
+        """Return a column, including values before the first step, as an array or nested arrays; None if missing."""
         if source in LISTS:
             values = getattr(self, LISTS[source])
             if source == OBS and isinstance(values[0], (dict, tuple)):
@@ -128,13 +128,13 @@ class Trajectory(Steps):
         return tree.map_structure(saved, taken)
 
     def _with_initial(self, values: np.ndarray, initial: Any) -> np.ndarray:
-        """Set the values before the first step."""
+        """Return the column with `initial` as value before the first step."""
         values = values.astype(np.result_type(values, initial), copy=False)
         values[: self.n_initial] = initial
         return values
 
     def _initial(self, source: str) -> Any:
-        """Return the value of an output before the first step; None: the first value is repeated."""
+        """Return the value of an output before the first step, or None if its first value is repeated."""
         if source.startswith(STATE_OUT):
             return self._initial_states[int(source.removeprefix(STATE_OUT))]
         return self._views.zeros.get(source)
@@ -189,12 +189,12 @@ class Trajectory(Steps):
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Convert a list of values like the RLlib collectors."""
+    """Convert a list of values to an array, as RLlib collectors do."""
     return saved(np.array(values))
 
 
 def saved(values: np.ndarray) -> np.ndarray:
-    """Cast float64 to float32, as saved by RLlib collectors."""
+    """Cast a float64 array to float32, as RLlib collectors do."""
     return values.astype(np.float32) if values.dtype == np.float64 else values
 
 
@@ -204,7 +204,7 @@ def _next_unroll_id() -> int:
 
 
 def new_collector(policy: Policy, initial_states: list[Any]) -> AgentCollector:
-    """Make an empty RLlib collector with the settings of the policy."""
+    """Create an empty RLlib collector with the settings of the policy."""
     return AgentCollector(
         policy.view_requirements,
         max_seq_len=policy.config["model"]["max_seq_len"],

@@ -53,7 +53,7 @@ class View(NamedTuple):
         shifts: Steps relative to the current one, [k].
         shift: The only shift, if there is a row for each step; otherwise None.
         repeat: Number of steps from one row to the next.
-        initial: Value of the source before the first step; None: the rules of RLlib for the source apply.
+        initial: Value of the source before the first step, or None if the RLlib rules for the source apply.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Views:
         zeros: Column -> value before the first step, for actions and rewards that RLlib initializes with zeros.
         sees_observations_alone: True if the current observations are the only policy input.
         states: Names of the states required in the policy outputs.
-        problem: The reason why the RLlib collector must build the batches; None if it need not.
+        problem: The reason why the RLlib collector must build the batches, or None if it need not.
     """
 
     def __init__(self, policy: Any):
@@ -116,7 +116,7 @@ class Views:
 
 
 def _zeros(column: str, space: Any, flatten: bool) -> Any:
-    """Return the value in RLlib of a column before the first step."""
+    """Return the value that RLlib uses for a column before the first step."""
     zeros = get_dummy_batch_for_space(space, batch_size=0) if isinstance(space, gym.Space) else space
     return flatten_to_single_ndarray(zeros) if column == ACTIONS and flatten else zeros
 

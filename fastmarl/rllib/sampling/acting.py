@@ -24,8 +24,8 @@ class Acting:
     """Chooses the actions of all observed agents.
 
     Args:
-        parts: Parts of the runner.
-        inputs: Makes the module batches.
+        parts: Lanes, store, inference and settings of the runner.
+        inputs: Builds the module batches.
         to_module: Runs user connector pieces on batches.
         to_env: Runs user connector pieces on module outputs.
     """
@@ -87,7 +87,7 @@ class Acting:
         store.record(module, columns)
 
     def _agents_of(self, block: Block, first: int) -> list[Hashable]:
-        """Return the agents of the rows in a block from `first` on."""
+        """Return the agents of row `first` of a block and of all later rows."""
         agent_ids = self._parts.table.agent_ids
         return [agent_ids[lane] for lane in block.lane_R[first : block.rows.n]]
 

@@ -33,7 +33,7 @@ class EpisodeEvents:
     """Calls episode callbacks.
 
     Args:
-        parts: Parts of the runner.
+        parts: Lanes, store, inference and settings of the runner.
         builder: Reads the latest actions and outputs of agents.
         episodes: Builds running episodes.
 
@@ -58,7 +58,7 @@ class EpisodeEvents:
         self.passing = episodes.passing
 
     def refresh(self) -> None:
-        """Read which events have callbacks; to be called before each call."""
+        """Determine which events have callbacks. To be called before each sample() call."""
         self.listened = frozenset(event for event in EVENTS if listeners(self._parts.internals, event))
 
     @property
@@ -67,7 +67,7 @@ class EpisodeEvents:
         return any(view.is_built for view in self.views.values())
 
     def view_of(self, env_index: int) -> EpisodeInView | None:
-        """Return the view of the running episode in the env, or None if it has not been made."""
+        """Return the view of the running episode in the env, or None if it has not been created."""
         return self.views.get(env_index)
 
     def begin(self, env_index: int) -> None:
@@ -77,7 +77,7 @@ class EpisodeEvents:
         self.fire(CREATED, env_index)
 
     def cut(self, horizon: int) -> dict[int, Any]:
-        """Cut all built running episodes; returns env -> next chunk."""
+        """Cut all built running episodes and return env -> next chunk."""
         successors = {}
         for env_index, view in sorted(self.views.items()):
             if view.is_built:
@@ -91,7 +91,7 @@ class EpisodeEvents:
         return successors
 
     def go_on(self, successors: dict[int, Any]) -> None:
-        """Continue all running episodes in new chunks, which are given for built episodes."""
+        """Continue all running episodes in new chunks; `successors` contains the new chunks of built episodes."""
         views, self.views = self.views, {}
         for record in self._parts.running():
             env_index = record.env_index
@@ -103,7 +103,7 @@ class EpisodeEvents:
                 self.views[env_index] = EpisodeInView(self._episodes, record, episode)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
-        """Keep a returned chunk for callbacks at the end of its episode, which receive all chunks."""
+        """Keep a returned chunk for the callbacks at the episode end, which receive all chunks."""
         if END in self.listened or self._keeps_chunks:
             self._earlier_chunks[record.id_].append(episode)
 
@@ -112,7 +112,7 @@ class EpisodeEvents:
         return self._parts.internals.loop[EARLIER]
 
     def complete_earlier_chunks(self, record: RLlibRecord) -> None:
-        """Give the runner all returned chunks of a running episode, as mere numbers if they no longer exist."""
+        """Give the runner all returned chunks of a running episode, or only their numbers if they no longer exist."""
         chunks = self._earlier_chunks
         n_missing = len(record.earlier) - len(chunks.get(record.id_, ()))
         if n_missing > 0:  # not if episodes share an id, and thus their chunks
@@ -123,7 +123,7 @@ class EpisodeEvents:
 
         Args:
             event: One of EVENTS.
-            env_index: The env.
+            env_index: Index of the env.
             is_late: True if RLlib has already made the next module batch, so that it contains the observations from
                 before the callbacks.
         """
@@ -153,7 +153,7 @@ class EpisodeEvents:
             self._take_over(each, event, is_late=is_late)
 
     def _take_over(self, view: EpisodeInView, event: str, *, is_late: bool) -> None:
-        """Adopt data written to an episode by callbacks."""
+        """Apply the changes that callbacks made to an episode."""
         if not view.is_built:
             return
         record = view.record
@@ -170,13 +170,13 @@ class EpisodeEvents:
     # For code that reads the state of the RLlib loop.
 
     def keep_chunks(self) -> None:
-        """Give the runner the returned chunks of running episodes, and keep the next ones there."""
+        """Store the returned chunks of running episodes in the runner, and add later ones there."""
         self._keeps_chunks = True
         for record in self._parts.running():
             self.complete_earlier_chunks(record)
 
     def shown(self, name: str) -> Any:
-        """Return the value of this runner attribute in the RLlib loop at this point of the call.
+        """Return the value that this runner attribute would have in the RLlib loop at this point of the call.
 
         Raises:
             RunningEpisodeError: If the value is unknown here, for example because steps are half recorded.
@@ -204,7 +204,7 @@ class EpisodeEvents:
 
     @contextmanager
     def _live_metrics(self, logger: Any) -> Iterator[None]:
-        """Log the counts of the call, otherwise done at its end, before callbacks read the logger."""
+        """Log the counts of the call before callbacks read the logger, rather than at the end of the call."""
 
         def peek(*args: Any, **options: Any) -> Any:
             self._parts.log_counts()
@@ -257,7 +257,7 @@ class EpisodeEvents:
         }
 
     def add_reset(self, env_index: int, obs: dict, infos: dict | None) -> None:
-        """Add a reset of an env to its episode, if that has been built."""
+        """Add a reset of an env to its episode, if the episode has been built."""
         view = self.views.get(env_index)
         if view is not None and view.is_built:
             view.episode.add_env_reset(observations=deepcopy(obs), infos=infos)

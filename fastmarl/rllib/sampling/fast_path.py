@@ -1,4 +1,4 @@
-"""Decides if the fast path samples exactly like RLlib; if that cannot be proved, the RLlib loop samples."""
+"""Decides whether the fast path samples exactly like RLlib; if that cannot be proved, the RLlib loop samples."""
 
 import inspect
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def slow_path_reasons(internals: Internals, own_class: type) -> list[Reason]:
 
 
 def reads(runner: Any) -> list[Reason]:
-    """Return reasons for the RLlib loop: its attributes read by other code."""
+    """Return the reasons to use the RLlib loop because other code has read its attributes."""
     return [Reason("callback_reads_runner", f"a callback or other code read the runner's {name}")
             for name in runner.read_by_others]  # fmt: skip
 

@@ -18,7 +18,7 @@ def hand_over(parts: Parts, events: EpisodeEvents, autoreset: list[bool], to_mod
     """Set up the RLlib runner as if its loop had done all sampling.
 
     Args:
-        parts: Parts of the runner.
+        parts: Lanes, store, inference and settings of the runner.
         events: Provides the running episodes as seen by callbacks.
         autoreset: Per env, True if the next step resets it.
         to_module: Provides the batch made from the last observations by the connector pieces.
@@ -60,7 +60,7 @@ def _as_before(parts: Parts, frames: StackedFrames) -> dict[tuple, list[Any]]:
 
 
 def give_back(internals: Internals) -> None:
-    """Store the chunks of episodes not yet in the metrics in the attributes of the RLlib loop."""
+    """Move finished episodes not yet in the metrics to the attributes of the RLlib loop."""
     done, earlier = internals.loop[DONE], internals.loop[EARLIER]
     for *chunks, last in internals.finished_numbers:
         last.is_done = True
@@ -71,7 +71,7 @@ def give_back(internals: Internals) -> None:
 
 
 def take_back(internals: Internals, finished: list[list[ChunkNumbers]]) -> None:
-    """Take over, as numbers, episodes finished in the RLlib loop but not yet in the metrics.
+    """Take over the statistics of episodes finished in the RLlib loop but not yet in the metrics.
 
     RLlib drops the earlier chunks of such episodes at the reset of all envs, which comes next.
     """

@@ -61,7 +61,7 @@ class Internals:
 def of_loop(name: str) -> Any:
     """Return a property that produces the RLlib value of an attribute if fastmarl samples.
 
-    It cannot be proved that callbacks do not read it, for example with a helper function, getattr() or vars(). After a
+    It cannot be proved that callbacks do not read it, for example in a helper function, getattr() or vars(). After a
     read, the RLlib loop samples from the next call on.
     """
 

@@ -21,7 +21,7 @@ class AgentToModuleMapping:
     """Calls the mapping functions in the same order as RLlib.
 
     Args:
-        parts: Parts of the runner.
+        parts: Lanes, store, inference and settings of the runner.
         episodes: Builds running episodes, for functions that may read any of their data.
     """
 
@@ -43,7 +43,7 @@ class AgentToModuleMapping:
         """Map agents that occur in a step for the first time, in the order of the set in RLlib.
 
         Args:
-            record: The episode.
+            record: Record of the episode.
             agent_ids: The agents of the step.
             step: Observations, actions, rewards, infos, terminateds, truncateds.
         """
@@ -63,7 +63,7 @@ class AgentToModuleMapping:
         """Call the mapping function for all agents of the next chunk, like RLlib, which ignores the results.
 
         Args:
-            record: The episode.
+            record: Record of the episode.
             window: Lookback window of the next chunk.
             horizon: `episode_lookback_horizon`.
             is_shown: True if callbacks or connectors may read the next chunk.
@@ -98,7 +98,7 @@ class AgentToModuleMapping:
         replay: Callable[[MappingFn], None],
         answers: dict[Hashable, str],
     ) -> None:
-        """Add the module ids of the given agents missing from `answers`.
+        """Call the mapping function for agents missing from `answers`, and add their module ids to it.
 
         A mapping function may itself query the episode for modules of other agents, which are also added.
         """
@@ -173,7 +173,7 @@ class EpisodeInTheMaking:
         outline._origin = (self, 0)
 
     def forget(self) -> None:
-        """Empty the slots filled by late_attributes(), whose values are outdated after each call."""
+        """Clear the slots filled by late_attributes(), whose values are outdated after each call."""
         for name in self._late:
             if is_set(self.episode, name):
                 delattr(self.episode, name)

@@ -1,4 +1,4 @@
-"""Determines from bytecode if a policy mapping function reads only the id and times of its episode."""
+"""Determines from bytecode whether a policy mapping function reads only the id and times of its episode."""
 
 import dis
 import inspect
@@ -27,7 +27,7 @@ def reads_times_only(function: MappingFn) -> bool:
 
 
 def _uses_of(code: Any, name: str) -> Iterator[dis.Instruction | None]:
-    """Yield the next instruction after each one that loads this argument; None if the use cannot be determined."""
+    """Yield the next instruction after each one that loads this argument, or None if the use is unclear."""
     if name in code.co_cellvars:
         yield None
         return
@@ -41,7 +41,7 @@ def _uses_of(code: Any, name: str) -> Iterator[dis.Instruction | None]:
 
 
 def _asks_for_times(following: dis.Instruction | None) -> bool:
-    """Return True if the instruction only reads TIMES of the value, or tests if it is None or has steps."""
+    """Return True if the instruction only reads TIMES of the value, or tests whether it is None or has steps."""
     if following is None:
         return False
     operation = following.opname

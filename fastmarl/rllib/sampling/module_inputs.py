@@ -1,4 +1,4 @@
-"""Makes module input batches from rows of observations."""
+"""Builds module input batches from rows of observations."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ ALIGNMENT = 16  # bytes
 
 
 class ModuleInputs:
-    """Makes the batch of each module from the rows to act next.
+    """Builds the batch of each module from the rows to act next.
 
     Args:
-        parts: Parts of the runner.
+        parts: Lanes, store, inference and settings of the runner.
 
     Attributes:
         added: Module id -> columns added by connector pieces.
@@ -29,7 +29,7 @@ class ModuleInputs:
         self.added: dict[str, dict[str, Any]] = {}
 
     def batch(self, module: int, *, is_shown: bool = False) -> Batch:
-        """Make a module batch like RLlib, with the same alignment, which affects the last bits of matrix products.
+        """Build a module batch like RLlib, with the same alignment, which affects the last bits of matrix products.
 
         Args:
             module: Index of the module.
@@ -58,7 +58,7 @@ class ModuleInputs:
         return {**added, **batch} if added else batch
 
     def read_state(self, module: int) -> Any:
-        """Read the recurrent states for the next forward pass of a module; None if the module is not recurrent."""
+        """Read the recurrent states for the next forward pass of a module, or None if it is not recurrent."""
         store, state = self._parts.store, self._parts.states[module]
         if state is None:
             return None

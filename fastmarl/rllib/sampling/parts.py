@@ -25,11 +25,11 @@ class Parts:
 
     Args:
         internals: The RLlib runner, whose env, module, connectors and config are read.
-        draws: Generator for the sampler "fast"; None: use the same random numbers as RLlib.
+        draws: Generator for the sampler "fast", or None to use the same random numbers as RLlib.
 
     Attributes:
         counts: Counts of the running call.
-        counts_actions: Count acting agents instead of observed agents (18).
+        counts_actions: True to count acting agents instead of observed agents (18).
         spaces: Per env ({agent id: observation space}, {agent id: action space}), as in RLlib episodes.
         to_module: Pieces of the env-to-module pipeline.
         connectors: Rewrite observations before they reach the modules.
@@ -88,7 +88,7 @@ class Parts:
         }
 
     def refresh(self) -> None:
-        """Add new modules; to be called before each call."""
+        """Add new modules. To be called before each sample() call."""
         if self._module is not self.runner.module:
             self._module = self.runner.module
             self.inference = ExactInference(self._module, self.internals.device, self._rng)
@@ -142,7 +142,7 @@ class Parts:
         self.internals.bulk_metrics.log_call(counts)
 
     def count_actions(self, actions: list[dict]) -> int:
-        """Add the acting agents to the counts of the call; returns their number."""
+        """Add the acting agents to the counts of the call, and return their number."""
         agents, modules = self.counts.agent_observations, self.counts.module_observations
         for record, of_env in zip(self.table.records, actions, strict=True):
             for agent_id in of_env:

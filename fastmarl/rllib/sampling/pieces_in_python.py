@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class PiecesInPython:
-    """Passes episodes to pieces as in the RLlib loop, and adopts observations written there.
+    """Passes episodes to pieces as in the RLlib loop, and stores the observations they write there.
 
     Args:
-        parts: Parts of the runner.
+        parts: Lanes, store, inference and settings of the runner.
         events: Provides the views of episodes.
 
     Attributes:
@@ -39,12 +39,12 @@ class PiecesInPython:
         self._warned: set[str] = set()
 
     def run(self, piece: Any, newest: list[Newest], batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
-        """Call a piece to rewrite the latest observations; returns the batch returned by it.
+        """Call a piece to rewrite the latest observations, and return the resulting batch.
 
         Args:
             piece: The connector piece.
             newest: The latest observations per module, which are rewritten.
-            batch: Passed to the piece.
+            batch: Batch passed to the piece.
             has_ended: True for finished episodes, False for running ones.
         """
         began, views, passing = perf_counter(), self.views(has_ended=has_ended), self._events.passing
@@ -109,7 +109,7 @@ class PiecesInPython:
         return made
 
     def log_slow_pieces(self, seconds: float) -> None:
-        """Log once for each piece that it runs in Python, with its fraction of the call duration `seconds`."""
+        """Warn once per piece that it runs in Python, stating its share of the call duration `seconds`."""
         for name, own in self._seconds.items():
             if name not in self._warned:
                 self._warned.add(name)

@@ -66,7 +66,7 @@ class FastSampler:
         self._finished_numbers = finished
 
     def hand_over(self, explore: bool | None = None) -> None:
-        """Hand the running episodes over to the RLlib loop; `explore`: as in hand_over(), by default as before."""
+        """Hand the running episodes over to the RLlib loop; `explore` defaults to its last value."""
         explore = self._in_python.explore if explore is None else explore
         hand_over(self.parts, self.events, self._autoreset, self._to_module, explore)
 
@@ -208,7 +208,7 @@ class FastSampler:
             chunk.record.earlier.clear()
 
     def _step_envs(self, actions: list[dict], for_env: list[dict]) -> list[int]:
-        """Step or reset all envs and record the results; returns the envs whose episodes have finished."""
+        """Step or reset all envs, record the results, and return the envs whose episodes have finished."""
         parts, resets, began = self.parts, self._autoreset, time.perf_counter()
         results, over = step_envs(self._runner.env.envs, for_env, resets, self._idle, self._restart)
         stepped = time.perf_counter()
@@ -239,7 +239,7 @@ class FastSampler:
         self._runner.restart_env(env_index, error)
 
     def take_reset(self, env_index: int, record: RLlibRecord, was_reset: bool, result: tuple) -> tuple | None:
-        """Record the reset of an env, or the start of its episode; returns a step to record, or else None."""
+        """Record the start of an episode, or return the reset as a step to record if RLlib continues an episode."""
         if not record.awaits_reset:  # RLlib ended the episode before its env did and began another, which continues
             self._as_steps[env_index] = step = _as_step(self._runner.env.envs[env_index], *result)
             return step
@@ -276,7 +276,7 @@ class FastSampler:
         self.events.begin(env_index)
 
     def _call_back(self, done: list[int], num_episodes: int | None) -> None:
-        """Call the callbacks env by env, as in RLlib, and end episodes."""
+        """Call the callbacks env by env, as in RLlib, and finish episodes."""
         for env_index in range(self._runner.num_envs):
             if env_index in self._idle:
                 continue
@@ -287,7 +287,7 @@ class FastSampler:
                     return
 
     def _end_episodes(self, done: list[int], num_episodes: int | None) -> bool:
-        """End the episodes of these envs; returns True once the call has enough episodes."""
+        """Finish the episodes of these envs, and return True once the call has enough episodes."""
         for env_index in done:
             record = self.parts.record_of(env_index)
             self._finished.append(self._chunk(record))
@@ -328,14 +328,14 @@ class FastSampler:
         return episodes
 
     def _end_chunks(self) -> list[RLlibChunk]:
-        """End and return the chunks of the running episodes."""
+        """Close and return the chunks of the running episodes."""
         running, envs = self.parts.running(), self.parts.table.envs
         for record in running:
             record.last_step_at = self._stepped_at
         return [self._chunk(record) for record in running if envs[record.env_index].env_t > record.env_t_started]
 
     def _count_finished(self) -> None:
-        """Append the numbers of finished episodes for the metrics; may be repeated after an interrupt."""
+        """Append the statistics of finished episodes for the metrics; may be repeated after an interrupt."""
         known = set(map(id, self._finished_numbers[-len(self._finished) :]))
         for chunk in self._finished:
             earlier = chunk.record.earlier

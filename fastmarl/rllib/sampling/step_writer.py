@@ -17,7 +17,7 @@ class StepWriter:
     """Records resets and steps.
 
     Args:
-        parts: Parts of the runner.
+        parts: Lanes, store, inference and settings of the runner.
         mapping: Maps new agents to modules.
     """
 
@@ -97,7 +97,7 @@ class StepWriter:
                 raise MultiAgentEnvError(record.env_index, agent_id, env_t, problem)
 
     def _let_join(self, record: RLlibRecord, known: set, step: Step) -> dict:
-        """Map and add new agents of this step, in the order of the set in RLlib; returns the observations."""
+        """Map and add new agents of this step, in the order of the set in RLlib; return the observations to record."""
         obs, actions, rewards, _, terminateds, truncateds = step
         all_done = terminateds.get("__all__") or truncateds.get("__all__")
         named = (
@@ -136,7 +136,7 @@ class StepWriter:
         """Drop rewards received by agents before their first observation, once they have ended.
 
         Args:
-            record: The episode.
+            record: Record of the episode.
             all_done: Flags of the entire env, 0 if the episode continues.
             actions: Actions of the step.
             said: Observations, rewards, terminateds and truncateds of the step.

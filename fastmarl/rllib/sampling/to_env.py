@@ -33,7 +33,7 @@ NUMBERS = "biufc"  # kinds of dtypes
 
 
 class Acted(NamedTuple):
-    """Actions of all agents, a dict agent id -> action for each env."""
+    """Actions of all agents: for each env, a dict agent id -> action."""
 
     actions: list[dict]
     """Actions in stored form."""
@@ -45,7 +45,7 @@ class ToEnv:
     """Runs the modules and the pieces of the module-to-env pipeline.
 
     Args:
-        parts: Parts of the runner.
+        parts: Lanes, store, inference and settings of the runner.
         in_python: Calls pieces.
 
     Attributes:
@@ -244,7 +244,7 @@ def _outputs(items: dict[str, list[Any]], i: int) -> dict[Key, Any]:
 
 
 def _columns_of(name: str, values: list[Any], is_boxed: bool) -> dict[Key, np.ndarray] | None:
-    """Stack items to columns, leaf by leaf; None if they differ in structure, type, dtype or shape."""
+    """Stack items into columns, leaf by leaf; return None if they differ in structure, type, dtype or shape."""
     if any(value is MISSING for value in values):
         return None
     rows = [leaves_of({name: value}) for value in values]

@@ -22,15 +22,15 @@ MADE_OF_EPISODES = {Columns.OBS, Columns.STATE_IN}
 
 
 class ToModule:
-    """Makes the module batches if custom pieces are involved.
+    """Builds the module batches if custom pieces are involved.
 
     Args:
-        parts: Parts of the runner.
-        inputs: Makes batches, with the columns added by pieces.
+        parts: Lanes, store, inference and settings of the runner.
+        inputs: Builds batches, including the columns added by pieces.
         in_python: Calls pieces.
 
     Attributes:
-        batches: Batches of the modules to act next; None if `inputs` makes them.
+        batches: Batches of the modules to act next, or None if `inputs` makes them.
         mapped: Agents of the batch rows.
         is_reordered: True if the batch rows are not in the order of the stored rows.
     """
@@ -93,7 +93,7 @@ class ToModule:
         return {module_id: {**self._inputs.added.get(module_id, {}), **batches[module_id]} for module_id in self.mapped}
 
     def _default_columns(self, batch: dict[str, Any], rows: Mapped) -> dict[str, dict[str, Any]]:
-        """Run the default RLlib pieces on added columns; returns module id -> columns."""
+        """Run the default RLlib pieces on added columns, and return module id -> columns."""
         _, add_time_axis, _, *others = self._pieces.default
         by_episode: dict[str, set[Hashable]] = {}
         for episode_id, agent_id in (row for of_module in rows.values() for row in of_module):

@@ -20,8 +20,8 @@ class Window:
             back. RLlib pads steps before the beginning of the episode.
         order: Agents of the next chunk in RLlib order, including agents that ended within the window.
         map_order: The same agents in the order of the RLlib time maps: agents at the beginning of the window first.
-        ended: Ended agent in `order` -> env steps of its observations in the window, according to the RLlib time map of
-            the next chunk, which has no entries after the last observation and thus shifts it to the cut.
+        ended: Ended agent in `order` -> env steps of its observations in the window, as in the RLlib time map of the
+            next chunk. That map has no entries after the last observation, which therefore moves to the cut.
         dropped: Ended agents with a single observation in the window; RLlib removes them altogether.
     """
 
@@ -40,7 +40,7 @@ class Window:
         self.order = self._order()
 
     def _needed(self, lane: int, horizon: int) -> int:
-        """Return the lookback in RLlib for a waiting agent: to its last observation at least `horizon` steps back."""
+        """Return the RLlib lookback for a waiting agent: up to its last observation at least `horizon` steps back."""
         for env_t in reversed(self._times(lane)):
             if (back := self._env_t - env_t + 1) >= max(horizon, 1):
                 return back - 1
@@ -72,7 +72,7 @@ class Window:
         return [agent_id for _, _, agent_id in seen]
 
     def _first_since(self, lane: int, since: int) -> int:
-        """Return the env step of the first observation of a lane from env step `since` on."""
+        """Return the env step of the first observation of a lane at or after env step `since`."""
         table = self._store.table
         row, block = table.row_L[lane], self._store.blocks[table.module_L[lane]]
         first = int(block.env_t_R[row])

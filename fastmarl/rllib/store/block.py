@@ -81,7 +81,7 @@ class RLlibBlock(Block):
         ]
 
     def _take_as_object(self, name: str, row: int, value: Any) -> None:
-        """Switch to storing each observation as an object, because dtype or shape differ; store this one."""
+        """Switch to storing each observation as an object, because dtype or shape differ, and store this one."""
         if value is None:
             raise UnfitValueError("got None; leave agents that are not observed out of the dict")
         if not self.env_layout.has_objects:
@@ -164,7 +164,7 @@ class RLlibBlock(Block):
         return row >= self.n_connected if final < 0 else final >= self.n_finals_connected
 
     def _record_as(self, layout: ObservationLayout) -> None:
-        """Allocate for stored observations of this layout; none may be stored yet."""
+        """Allocate memory for stored observations of this layout, before any have been stored."""
         self.layout = layout
         self._on_change(self)
         self.obs = self._leaves("obs", layout, self.rows.capacity, 0)  # type: ignore[arg-type]
@@ -196,7 +196,7 @@ class RLlibBlock(Block):
             column[first : first + n] = values
 
     def record_items(self, first: int, items: list[Outputs]) -> None:
-        """Store outputs that cannot be stacked to columns, row by row from `first` on."""
+        """Store outputs that cannot be stacked into columns row by row, starting at row `first`."""
         self._end_columns(first)
         for row in items:
             if any(name_of(key) != Columns.ACTIONS for key in row):
@@ -231,7 +231,7 @@ class RLlibBlock(Block):
         return np.ndarray if self._boxed and name != Columns.STATE_OUT else np.generic
 
     def acted_with(self, row: int) -> Outputs:
-        """Return the module outputs for a row, leaf by leaf, with the weights number."""
+        """Return the module outputs for a row, leaf by leaf, with the sequence number of the weights."""
         if row < len(self.former):
             return self.former[row]
         values = {key: _item(column, row, self._boxed and not is_state(key)) for key, column in self.outputs.items()}
@@ -240,7 +240,7 @@ class RLlibBlock(Block):
         return values
 
     def take(self, source: Block, rows: np.ndarray) -> None:
-        """Begin the block with copies of `rows` (int64, ascending) of the previous block of the module."""
+        """Initialize the block with copies of `rows` (int64, ascending) of the previous block of the module."""
         assert isinstance(source, RLlibBlock)
         n = len(rows)
         has_former = bool(source.completed) or (n > 0 and int(rows[0]) < len(source.former))
@@ -259,7 +259,7 @@ class RLlibBlock(Block):
             self.others[row] = (0.0 + value, n_added)
 
     def forget_waiting(self, acting_from: int) -> None:
-        """Drop the outputs of rows from `acting_from` on, which have not acted yet."""
+        """Drop the outputs of row `acting_from` and all later ones, which have not acted yet."""
         del self.former[acting_from:]
 
 

@@ -40,14 +40,14 @@ FLOAT64_KINDS[[0, 1, 4]] = True
 
 @dataclass
 class RLlibChunk:
-    """A chunk to build."""
+    """An episode chunk to be built."""
 
     record: RLlibRecord
     env_t: int
     infos: list[tuple[int, int, Any]]
     """(env step, lane, info) of each info"""
     is_running: bool = False
-    """True if it is built before its end and continues."""
+    """True if the chunk is built before its end and continues."""
     view: Any = None
     """The EpisodeInView passed to callbacks, or None."""
     numbers: ChunkNumbers = field(init=False)
@@ -80,7 +80,7 @@ class Builder:
         fixes: Numbers of the enabled corrections.
 
     Attributes:
-        hanging: Lanes of agents waiting after acting when find_hanging() was called.
+        hanging: Lanes whose agents were waiting for an observation after acting, when find_hanging() was last called.
     """
 
     def __init__(self, store: RLlibStore, spaces: list[tuple[dict, dict]], episode_class: type, fixes: frozenset[str]):
@@ -263,7 +263,7 @@ class Builder:
     # Agents waiting for an observation after acting.
 
     def find_hanging(self) -> None:
-        """Find the lanes of agents waiting after acting."""
+        """Find the lanes whose agents are waiting for an observation after acting."""
         table, acting_from = self._store.table, np.array(self._store.acting_from)
         live = table.live_lanes(range(len(table.envs)))
         self.hanging = set(live[table.row_L[live] < acting_from[table.module_L[live]]].tolist())
@@ -273,7 +273,7 @@ class Builder:
 
         Args:
             lane: Lane of the agent.
-            outputs: The outputs completed for the RLlib episode; None: the original module outputs.
+            outputs: The outputs completed for the RLlib episode, or None for the original module outputs.
         """
         module, row = int(self._store.table.module_L[lane]), int(self._store.table.row_L[lane])
         block = self._store.blocks[module]

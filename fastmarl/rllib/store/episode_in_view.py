@@ -1,7 +1,7 @@
 """Views of running episodes for RLlib callbacks and connectors, which build the episode as late as possible.
 
-Common queries are answered from the recorded rows. On any other query, or an assignment, the full episode is built in
-lists, as in the RLlib loop. From then on, each step is added to it as in the RLlib loop, so that changes made by
+Common queries are answered from the recorded rows. On any other query, or an assignment, the full episode is built,
+with lists as in the RLlib loop. From then on, each step is added to it as in that loop, so that changes made by
 callbacks are kept.
 """
 
@@ -182,17 +182,17 @@ class EpisodeInView:
 
     @property
     def env_t(self) -> int:
-        """Number of env steps made."""
+        """Current env step of the episode."""
         return self.store.table.envs[self.record.env_index].env_t if self.ended is None else self.ended.env_t
 
     @property
     def is_terminated(self) -> Any:
-        """Flag of the episode, in the type used by the env."""
+        """Termination flag of the episode, in the type used by the env."""
         return self.record.is_terminated
 
     @property
     def is_truncated(self) -> Any:
-        """Flag of the episode, in the type used by the env."""
+        """Truncation flag of the episode, in the type used by the env."""
         return self.record.is_truncated
 
     @property
@@ -207,7 +207,7 @@ class EpisodeInView:
         return set(known)
 
     def get_return(self) -> Any:
-        """Return the sum over agents of their reward sums in this chunk."""
+        """Return the total reward of all agents in this chunk, summed agent by agent."""
         record = self.record
         if record.ended_before:
             return None
@@ -277,7 +277,7 @@ class EpisodeInView:
         return {agent_id: self._info_of(self.record.lane_of[agent_id], at_last) for agent_id in stepped}
 
     def _of_completed_steps(self, name: str) -> dict[Hashable, list[Any]] | None:
-        """Return agent id -> rewards or actions; None if an agent has not ended, as it may have a hanging action."""
+        """Return agent id -> rewards or actions, or None if any agent has not ended and may have a hanging action."""
         agents, table = self.agent_episodes(), self.store.table
         lanes = {agent_id: self.record.lane_of[agent_id] for agent_id in agents or ()}
         if agents is None or any(table.final_L[lane] < 0 for lane in lanes.values()):
@@ -328,7 +328,10 @@ class EpisodeInView:
         return int(table.count_L[lane] - 1 + (table.final_L[lane] >= 0) - table.lookback_L[lane])
 
     def flags_of(self, lane: int) -> tuple[Any, Any]:
-        """Return (terminated, truncated) of an agent, taken from its last step until its end; may be np.False_."""
+        """Return (terminated, truncated) of an agent, which may be np.False_.
+
+        Until the agent ends, these are the flags of the episode, or False before its first step.
+        """
         has_stepped = self.store.table.t_started_L[lane] + self.n_steps(lane) > 0
         return self.record.flags.get(lane, (self.is_terminated, self.is_truncated) if has_stepped else (False, False))
 

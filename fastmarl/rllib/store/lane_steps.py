@@ -38,7 +38,7 @@ def last_reward_of(store: RLlibStore, lane: int) -> list[Any]:
 
 
 def actions_of(store: RLlibStore, lane: int) -> list[Any] | None:
-    """Return the actions of the steps of `rewards_of()`; None if only the full episode has them."""
+    """Return the actions of the same steps as `rewards_of()`, or None if only the full episode has them."""
     block, rows = store.blocks[store.table.module_L[lane]], store.rows_of(lane)
     if store.table.final_L[lane] < 0:
         rows = rows[:-1]  # the step of the last row is not complete yet
@@ -60,7 +60,7 @@ def last_action_of(store: RLlibStore, lane: int) -> list[Any]:
 def reward_array(
     block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
 ) -> np.ndarray:
-    """Return rewards in the array that NumPy would make from the env objects."""
+    """Return rewards as the array that NumPy would create from the env objects."""
     if (kinds == FLOAT32).all():
         return rewards.astype(np.float32)
     return stacked(reward_objects(block, rows, rewards, kinds, end_env_t))
@@ -69,7 +69,7 @@ def reward_array(
 def reward_objects(
     block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
 ) -> list[Any]:
-    """Return rewards in the types resulting from adding the env objects as in RLlib."""
+    """Return rewards with the types that result from adding the env objects as in RLlib."""
     env_ts = block.env_t_R[rows].tolist()
     following = [*env_ts[1:], end_env_t]
     objects: list[Any] = []

@@ -13,13 +13,13 @@ from fastmarl.rllib.episodes.lists import items_of
 
 
 class ObservationLayout:
-    """The leaves of an observation.
+    """The dtypes, shapes and nesting of the leaves of an observation.
 
     Unlike `fastmarl.core.spaces.layout.RowLayout`, it has the dtypes and key order of the first observation from the
     env.
 
     Attributes:
-        whole: True if observations are not nests of arrays, so that a single leaf stores them as objects.
+        has_objects: True if observations are not nests of arrays, so that a single leaf stores them as objects.
         is_array: True if observations are single arrays.
     """
 
@@ -82,7 +82,7 @@ def _objects(values: list[Any]) -> np.ndarray:
 
 
 def _collect(value: Any, path: tuple, sizes: tuple, leaves: list[Leaf]) -> bool:
-    """Add the leaves of `value`; returns False if a part of it has no dtype."""
+    """Add the leaves of `value`, or return False if a part of it has no dtype."""
     if type(value) is dict:
         return all(_collect(part, (*path, key), (*sizes, len(value)), leaves) for key, part in value.items())
     if type(value) is tuple:

@@ -23,7 +23,7 @@ def is_mixed(block: RLlibBlock, rows: np.ndarray) -> bool:
 
 
 def mixed_steps(block: RLlibBlock, rows: np.ndarray) -> list[Outputs]:
-    """Return the outputs of the steps of an agent, completed to equal keys and ranks; [] if made in a single mode.
+    """Return the outputs of the steps of an agent, completed to equal keys and ranks, or [] if all used one mode.
 
     Args:
         block: Block of the module of the agent.
@@ -46,7 +46,7 @@ def completed_rows(block: RLlibBlock, rows: np.ndarray) -> dict[int, Outputs]:
 
 
 def mixed_outputs(steps: list[Outputs], lookback: int) -> tuple[Any, dict[str, Any]]:
-    """Stack the result of mixed_steps(); returns (actions, other outputs) as arrays [steps, ...]."""
+    """Stack the result of mixed_steps() and return (actions, other outputs) as arrays [steps, ...]."""
     columns: dict[Key, Any] = {
         key: stacked([step[key] for step in steps], 0 if name_of(key) == Columns.ACTIONS else lookback)
         for key in steps[0]
@@ -55,7 +55,7 @@ def mixed_outputs(steps: list[Outputs], lookback: int) -> tuple[Any, dict[str, A
 
 
 def mixed_items(steps: list[Outputs]) -> tuple[list[Any], dict[str, list[Any]]]:
-    """Convert the result of mixed_steps(); returns (actions, other outputs) as lists, as in the RLlib loop."""
+    """Convert the result of mixed_steps() and return (actions, other outputs) as lists, as in the RLlib loop."""
     found = [as_nested(step) for step in steps]
     names = found[0][1]
     return [actions for actions, _ in found], {name: [extras[name] for _, extras in found] for name in names}

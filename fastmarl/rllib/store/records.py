@@ -44,7 +44,7 @@ class CallCounts:
 
 @dataclass(slots=True)
 class EpisodeNumbers:
-    """Numbers of a finished episode over all its chunks, keyed by agent name in metrics."""
+    """Statistics of a finished episode over all its chunks, keyed by agent name in metrics."""
 
     length: int  # in env steps
     episode_return: float
@@ -56,7 +56,7 @@ class EpisodeNumbers:
 
 @dataclass(slots=True)  # not frozen, which would triple the constructor time
 class AgentNumbers:
-    """Numbers of a single agent in a chunk."""
+    """Statistics of a single agent in a chunk."""
 
     agent_id: Hashable
     module_id: str
@@ -72,18 +72,18 @@ class AgentNumbers:
 
 
 class ChunkNumbers:
-    """Numbers of a chunk, for the metrics.
+    """Statistics of a chunk, for the metrics.
 
-    RLlib keeps chunks and reads their numbers in get_metrics(), so that changes of returned chunks count. These numbers
-    follow the chunk as long as it exists, without keeping it alive.
+    RLlib keeps chunks and reads their statistics in get_metrics(), so that changes to returned chunks count. This
+    object tracks the chunk as long as it exists, without keeping it alive.
 
-    If the RLlib loop takes over an episode, it gets these instead of the chunks returned before. They have the part of
-    the episode interface used by RLlib metrics.
+    If the RLlib loop takes over an episode, it gets such objects instead of the chunks returned before. They have the
+    part of the episode interface used by RLlib metrics.
 
     Args:
         length: Number of env steps.
         duration_s: Duration in seconds.
-        agents: Agent key in the episode -> numbers, for agents with a completed step, in order.
+        agents: Agent key in the episode -> statistics, for agents with a completed step, in order.
 
     Attributes:
         length, duration_s, agents: As in the arguments, when they were last read.
@@ -101,14 +101,14 @@ class ChunkNumbers:
 
     @classmethod
     def of(cls, episode: Any) -> "ChunkNumbers":
-        """Return the numbers of an episode, and follow it."""
+        """Return the statistics of an episode, and track its changes."""
         numbers = cls(0, 0.0, {})
         numbers.follow(episode)
         numbers.read(episode)
         return numbers
 
     def follow(self, episode: Any) -> None:
-        """Track changes of an episode returned by sample()."""
+        """Track changes to an episode returned by sample()."""
         self.id_ = episode.id_
         self._episode = weakref.ref(episode)
         episode._numbers = self
@@ -120,17 +120,17 @@ class ChunkNumbers:
 
     @property
     def shown(self) -> Any:
-        """The episode if it still exists, or else these numbers."""
+        """The episode if it still exists, or else this object."""
         return self if (episode := self._episode()) is None else episode
 
     def up_to_date(self) -> "ChunkNumbers":
-        """Read the numbers again if the episode still exists, and return them."""
+        """Read the statistics again if the episode still exists, and return them."""
         if (episode := self._episode()) is not None:
             self.read(episode)
         return self
 
     def read(self, episode: Any) -> None:
-        """Read the numbers of the episode; called for the last time when it is deleted."""
+        """Read the statistics of the episode; called for the last time when it is deleted."""
         self.length, self.duration_s = len(episode), episode.get_duration_s()
         if is_set(episode, "agent_episodes"):  # else nothing can have been written to them
             # RLlib learners append a step to each agent and rename the episode.
@@ -153,7 +153,7 @@ class ChunkNumbers:
 
     @property
     def agent_episodes(self) -> dict[Hashable, AgentNumbers]:
-        """Agent id -> numbers of the agent."""
+        """Agent id -> statistics of the agent."""
         return self.up_to_date().agents
 
     def __getattr__(self, name: str) -> Any:
@@ -239,7 +239,7 @@ class RLlibRecord(EpisodeRecord):
 
 
 class RLlibLanes(LaneTable):
-    """A table of lanes that assigns late rewards by the rules of RLlib."""
+    """A lane table that assigns late rewards by the rules of RLlib."""
 
     def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: Any, *others: Any) -> int:
         """Return the lane for a reward of an agent that has finished or not been observed yet, or -1.
@@ -264,7 +264,7 @@ class RLlibLanes(LaneTable):
 
 
 def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) -> EpisodeNumbers:
-    """Sum up a finished episode in the addition order of RLlib: its last chunk, then the others from the first on."""
+    """Sum up a finished episode in the addition order of RLlib: its last chunk, then the others in order."""
     *earlier, last = (chunk.up_to_date() for chunk in chunks)
     agent_returns: dict[str, Any] = {name_of(agent.agent_id): agent.total for agent in last.agents.values()}
     agent_steps = {name_of(key): agent.n_steps for key, agent in last.agents.items()}

@@ -20,7 +20,7 @@ class RunningEpisodes:
 
     Args:
         store: The store of all rows.
-        builder: Builds chunks from it.
+        builder: Builds chunks from the store.
         spaces, episode_class: See Builder.
 
     Attributes:
@@ -37,7 +37,7 @@ class RunningEpisodes:
         self._given: dict[int, Any] = {}  # env index -> observation spaces set by a connector in an episode
 
     def empty(self, record: RLlibRecord, mapping_fn: Any) -> Any:
-        """Make an episode without observations."""
+        """Create an episode without observations."""
         observation_space, action_space = self.spaces[record.env_index]
         return self._episode_class(
             record.id_,
@@ -52,12 +52,12 @@ class RunningEpisodes:
         return RLlibChunk(record, env.env_t, env.infos, is_running=True)
 
     def built(self, chunk: RLlibChunk, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
-        """Build an episode chunk in lists, as in the RLlib loop. Agents that have just acted count as waiting.
+        """Build an episode chunk with lists, as in the RLlib loop. Agents that have just acted count as waiting.
 
         Args:
             chunk: The chunk in its current state.
             mapping_fn: Mapping function of the episode.
-            arrays: List receiving the columns whose arrays can be restored without stacking.
+            arrays: List to which columns are added whose arrays can be restored without stacking.
         """
         record = chunk.record
         self._builder.find_hanging()
@@ -77,7 +77,7 @@ class RunningEpisodes:
     def _turn_into_lists(
         self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None, is_plain: bool
     ) -> None:
-        """Convert agent data to lists of the recorded items; `is_plain`: rewards are Python floats."""
+        """Convert agent data to lists of the recorded items; `is_plain` means that rewards are Python floats."""
         table = self.store.table
         block = self.store.blocks[table.module_L[lane]]
         observations, rewards = agent_episode.observations, agent_episode.rewards
@@ -130,7 +130,7 @@ class RunningEpisodes:
                 _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
 
     def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
-        """Make an episode with only the attributes independent of its steps; EpisodeInTheMaking completes it."""
+        """Create an episode with only the attributes independent of its steps; EpisodeInTheMaking completes it."""
         episode: Any = object.__new__(self._episode_class)
         episode.id_, episode.env_t_started, episode.env_t = record.id_, env_t_started, env_t
         episode.observation_space, episode.action_space = self.spaces[record.env_index]
@@ -150,7 +150,7 @@ class RunningEpisodes:
 
 
 def _list_column(buffer: Any, items: list[Any], arrays: list[ListedColumn] | None) -> None:
-    """Put items into an RLlib buffer, and remember its array in `arrays`."""
+    """Put items into an RLlib buffer, and record its array in `arrays`."""
     if arrays is not None and isinstance(buffer.data, np.ndarray):
         arrays.append(ListedColumn(buffer, buffer.data, tuple(items)))
     buffer.data, buffer.finalized = items, False

@@ -19,7 +19,7 @@ class RLlibStore(RowStore):
     """Stores the steps of all envs. It begins without modules, see add_module().
 
     Args:
-        table: Table of all lanes.
+        table: Env, agent and module of each lane.
         merge_flags: See RLlibScatter.
         n_agents: See RowStore.
         rewrites: True if connectors rewrite observations.
@@ -65,7 +65,7 @@ class RLlibStore(RowStore):
         )
 
     def open_record(self, env_index: int, policy_mapping_fn: Any) -> None:
-        """Begin the record of the next episode of the env, which keeps this mapping function."""
+        """Open the record of the next episode of the env, which keeps this mapping function."""
         record = RLlibRecord(env_index, self._ids.new(), time.perf_counter(), self._ids.new)
         record.policy_mapping_fn = policy_mapping_fn
         self.table.envs[env_index].clear()
@@ -73,7 +73,7 @@ class RLlibStore(RowStore):
         self.lookback_E[env_index] = 0
 
     def close_record(self, env_index: int) -> None:
-        """End the record of the episode of the env; its lanes remain until renew()."""
+        """Close the record of the current episode of the env; its lanes remain until renew()."""
         record = self.table.record(env_index)
         self.ended_lanes += record.ended
         record.ended = []
@@ -86,7 +86,7 @@ class RLlibStore(RowStore):
         self.activate(module)
 
     def fit(self, module: int, observation: Any) -> None:
-        """Determine the row layout of a module from its first observation, if it has none yet."""
+        """Determine the row layout of a module from its first observation, unless the layout is already known."""
         block = self.blocks[module]
         if block.env_layout is WHOLE and not block.rows.n and not block.rows.n_finals:
             block.lay_out(ObservationLayout.of(observation))

@@ -105,7 +105,7 @@ class AgentsInView(dict[Hashable, Any]):
         super().update(agents)
 
     def _change(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the dict in the full episode, and adopt its content."""
+        """Call a method of the dict in the full episode, and copy its content."""
         self._view.build()
         agents = self._view.episode.agent_episodes
         answer = getattr(agents, method)(*arguments, **named)
@@ -133,7 +133,7 @@ _place = SingleAgentEpisode.observations  # type: ignore[attr-defined]
 
 
 def agent_in_view(view: Any, lane: int, **known: Any) -> SingleAgentEpisode:
-    """Make a view of an agent episode.
+    """Create a view of an agent episode.
 
     Args:
         view: The EpisodeInView of the episode.
@@ -255,7 +255,7 @@ def _chosen(values: list[Any], indices: int | None, view: Any, lane: int) -> Any
 
 
 def _running(episode: Any) -> tuple[Any, int] | None:
-    """Return (view, lane) of a view of an agent episode; None if the full episode has been built."""
+    """Return (view, lane) of a view of an agent episode, or None if the full episode has been built."""
     if not isinstance(episode, _AgentInView):
         return None
     place: tuple[Any, int] = _place.__get__(episode)

@@ -124,7 +124,7 @@ def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule
 
 
 def _check_shared(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> None:
-    """Raise ConfigError if modules with different spaces share an object without spaces, which would be filled in."""
+    """Raise ConfigError if modules with different spaces share an object whose spaces have yet to be filled in."""
     ids_of: dict[int, list[str]] = {}
     for module_id in config.module_specs:
         given = given_spec(config, module_id)
@@ -141,7 +141,7 @@ def _check_shared(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModul
 
 
 def given_spec(config: EnvRunnerConfig, module_id: str) -> Any:
-    """Return the spec of a module in `policies` or `rl_module_spec`; None: a default network."""
+    """Return the spec of a module in `policies` or `rl_module_spec`, or None for a default network."""
     given, others = config.module_specs[module_id], config.rl_module_spec
     if isinstance(others, MultiRLModuleSpec):
         others = others.rl_module_specs.get(module_id)
@@ -166,8 +166,8 @@ def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors:
     """Make a module: the given instance, a built spec, or a default network for its spaces.
 
     Raises:
-        ConfigError: If `policies` has an object of another type, the spaces are unknown, or the connectors produce
-            observations of a different space than it expects.
+        ConfigError: If `policies` has an object of another type, the spaces are unknown, or the module expects a
+            different observation space than the connectors produce.
     """
     given = given_spec(config, module_id)
     observation_space, action_space = _given_spaces(given) or _spaces_seen(config, envs, module_id, connectors)
@@ -218,7 +218,7 @@ def _given_spaces(given: Any) -> Spaces | None:
 
 
 def _spaces_seen(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> Spaces:
-    """Return the (observation space, action space) of a module after connectors."""
+    """Return the (observation space, action space) of a module as seen after its connectors."""
     observation_space, action_space = _module_spaces(config, envs, module_id)
     return observation_space if connectors is None else connectors.observation_space, action_space
 
@@ -228,7 +228,7 @@ GIVE_ENV = "give the env observation_space and action_space, which its connector
 
 
 def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str, way_out: str = GIVE_SPEC) -> Spaces:
-    """Return the spaces of the agents mapped to a module (of any agent, if all spaces are equal)."""
+    """Return the spaces of the agents mapped to a module, or of any agent if all have equal spaces."""
     agents = envs.named_agents
     if not agents and (common := _given_spaces(envs.all[0])):
         return common

@@ -101,7 +101,7 @@ def in_force(now: EnvRunnerConfig, wanted: EnvRunnerConfig, made: frozenset[str]
     Args:
         now: Active config.
         wanted: Config set by the user.
-        made: Options of the parts being rebuilt, which take effect now.
+        made: Options that take effect now, because their parts are being rebuilt.
     """
     waiting = {*MAKE_ENV, *MAKE_MODULE, *ANY_MAKE} - made
     if "policies" in waiting and now.module_specs.keys() != wanted.module_specs.keys():
@@ -111,7 +111,7 @@ def in_force(now: EnvRunnerConfig, wanted: EnvRunnerConfig, made: frozenset[str]
 
 
 def change_config(resources: Resources, listeners: Listeners, wanted: EnvRunnerConfig) -> None:
-    """Set the config. Options of envs and modules take effect when these are rebuilt, all others immediately.
+    """Set the config. Env and module options take effect when envs and modules are rebuilt, all others immediately.
 
     Raises:
         ConfigError: If `wanted` is not an EnvRunnerConfig, is invalid, or changes a fixed option. Nothing is changed.

@@ -79,7 +79,7 @@ class Envs:
         return self.all[-1]
 
     def _split(self, config: EnvRunnerConfig, n_splits: int) -> None:
-        """Replace the batch with smaller ones; its type is unknown until it is made."""
+        """Replace the batch with `n_splits` smaller ones; only after creating it is it known to be a batch."""
         whole, self.all = self.all[0], []
         if not whole.may_take_turns:
             name = type(whole).__name__
@@ -125,7 +125,7 @@ class Envs:
 
     @property
     def is_batch(self) -> bool:
-        """True if the envs are batches, that is, objects that step several envs at a time."""
+        """True if the envs are batches: objects that each step several envs at a time."""
         return isinstance(self.all[0], ArrayEnv)
 
     @property

@@ -32,7 +32,7 @@ class Evaluator:
         return [int(number) for number in numbers]
 
     def evaluate(self, num_episodes: Any, seeds: Sequence[int] | None, explore: bool) -> None:
-        """Append the episodes to be returned by `MultiAgentEnvRunner.evaluate()` to `unreturned`."""
+        """Run evaluation episodes and append them to `unreturned`, from which `MultiAgentEnvRunner` returns them."""
         if not is_integer(num_episodes) or num_episodes < 0:
             raise ConfigError(f"num_episodes must be an integer of at least 0, got {num_episodes!r}")
         num_episodes, explore = int(num_episodes), check_bool("explore", explore)

@@ -1,4 +1,4 @@
-"""The amount of experience to collect in a call of `sample()`."""
+"""Targets of a `sample()` call, in steps or episodes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -76,7 +76,7 @@ class Goal:
         return self.num_timesteps is None
 
     def begin(self, env_indices: Iterable[int]) -> list[int]:
-        """Choose the envs to begin an episode now, in the given order; no episodes remain for the others."""
+        """Choose the envs that begin an episode now, in the given order, until no episodes are left to begin."""
         if not self.counts_episodes:
             return list(env_indices)
         if not self.left_of_envs:
@@ -101,7 +101,7 @@ class Goal:
 
 
 def make_goal(config: EnvRunnerConfig, request: Request, num_envs: int) -> Goal:
-    """Make the goal of a call; without either number, use the amount from the config.
+    """Make the goal of a call. If the request has neither number, use the amount set in the config.
 
     Raises:
         ConfigError: If both numbers are given, or one is negative or not an integer.

@@ -1,4 +1,4 @@
-"""Calls the callbacks of a runner."""
+"""Registration and calling of runner callbacks."""
 
 import warnings
 import weakref
@@ -14,7 +14,7 @@ MOST_REMEMBERED = 100_000  # limit of env steps kept per running episode for on_
 
 
 class Listeners:
-    """Callbacks of a runner, and the chunks of running episodes for `on_episode_end`.
+    """Callbacks of a runner, and the earlier chunks of running episodes, needed by `on_episode_end`.
 
     Args:
         runner: Passed to the callbacks as `env_runner`.
@@ -100,5 +100,5 @@ class Listeners:
         return self._earlier_chunks.pop(episode_id, [])
 
     def forget(self) -> None:
-        """Forget all chunks, because the running episodes are dropped."""
+        """Discard all chunks, because the running episodes are dropped."""
         self._earlier_chunks = {}

@@ -1,4 +1,4 @@
-"""Writers of runner output: episodes in Parquet files, and the record of actions.
+"""Writers of runner output: Parquet files of episodes, and action records.
 
 Their modules are imported only if an option requires them.
 """
@@ -39,7 +39,7 @@ def make_recorder(config: EnvRunnerConfig, env: Any, before: ActionWriter | None
     """Make the action writer if `record_actions` is set.
 
     Args:
-        before: The previous writer. It is kept if the header of its file still describes the run, and closed if not.
+        before: The previous writer; returned again if the header of its file still describes the run, else closed.
 
     Raises:
         ConfigError: If episodes of this env cannot be replayed.

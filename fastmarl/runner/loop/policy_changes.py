@@ -1,8 +1,8 @@
 """Changes to the policies of a runner: modules, agent mapping, and the set of trained modules.
 
-They take place between calls of `sample()`, or in callbacks. Running episodes continue as they began: every agent keeps
-its module, later agents are mapped by the function active at the reset, and removed or replaced modules continue to
-act. An env that was reset at the end of a call has begun its next episode; `sample(force_reset=True)` and
+Changes are made between calls of `sample()` or in callbacks. Running episodes continue as they began: every agent keeps
+its module, agents that appear later are mapped by the function active at the reset, and removed or replaced modules
+continue to act. An env reset at the end of a call has already begun its next episode; `sample(force_reset=True)` and
 `sample(num_episodes=n)` restart that episode if it would now have other policies.
 """
 
@@ -97,7 +97,7 @@ class PolicyChanges:
     def _change(
         self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
     ) -> None:
-        """Apply `Resources.put_module()`; if it is interrupted, the next call of any method completes it."""
+        """Call `Resources.put_module()`; if it is interrupted, the next call of any method completes it."""
         sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
         policy = None if module is None else rollout.make_policy(module_id, module, connectors)
         was_intact, sampling.is_intact = sampling.is_intact, False
@@ -112,7 +112,7 @@ class PolicyChanges:
     def _changed(
         self, policies: dict[str, Any], mapping_fn: MappingFn | None, to_train: ToTrain | None
     ) -> EnvRunnerConfig:
-        """Return the config with other policies; removed ones are dropped from `policies_to_train`."""
+        """Return the config with these policies, dropping removed ones from `policies_to_train`."""
         config = self._resources.config
         if to_train is None:
             to_train = config.policies_to_train
@@ -155,8 +155,8 @@ class ChangesPolicies:
             module_spec: RLModuleSpec, torch.nn.Module, or None for a default network, as in the option `policies`.
             new_agent_to_module_mapping_fn: `policy_mapping_fn` for new episodes.
             new_should_module_be_updated: New value of `policies_to_train`.
-            env_to_module_connector: Connectors of the module, as in the option of that name; None: use the option. To
-                copy connector states to a snapshot of a module, call `runner.env_to_module.set_state({module_id:
+            env_to_module_connector: Connectors of the module, as in the option of that name; None uses the option. To
+                copy the connector states of a module to its snapshot, call `runner.env_to_module.set_state({module_id:
                 runner.env_to_module.get_state()[original]})`.
             override: Replace a module with this id, as if it had been removed first.
 
@@ -164,8 +164,8 @@ class ChangesPolicies:
             The module.
 
         Raises:
-            ConfigError: If the id is taken, the module has no spaces, or a second module has no mapping function to
-                choose between them. Nothing is changed.
+            ConfigError: If the id is taken, the module has no spaces, or there is no mapping function to choose between
+                several modules. Nothing is changed.
         """
         self._check_changeable("add_module()")
         return self._policy_changes.add(
@@ -206,7 +206,7 @@ class ChangesPolicies:
         self._policy_changes.map_by(policy_mapping_fn)
 
     def should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
-        """Return True if `policies_to_train` includes the module `module_id`.
+        """Return whether `policies_to_train` includes the module `module_id`.
 
         `multi_agent_batch` is passed on if `policies_to_train` is a function.
         """

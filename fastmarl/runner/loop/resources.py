@@ -1,4 +1,4 @@
-"""Parts of a runner that outlive its episodes."""
+"""Parts of a runner that persist across episodes and calls."""
 
 import math
 import warnings
@@ -31,15 +31,15 @@ class Resources:
     """Config, envs, modules and connectors, random streams and counters of a runner.
 
     Attributes:
-        config: the active config; changes of modules replace it.
-        wanted: the config set by the user; some options wait for the next `make_env()` or `make_module()`.
+        config: the active config, replaced when modules change.
+        wanted: the config set by the user, some options of which wait for the next `make_env()` or `make_module()`.
         has_envs: False after a failed `make_env()`.
         counts, metrics: the counters, and the logger that reads them.
         failures: handles failing envs, and counts restarts as long as the envs exist.
         module: all modules.
         weights_seq_no: sequence number of the current weights.
         generator, rng: random streams for module exploration and for random actions.
-        change: an unfinished module change: `put_module()` with its arguments.
+        change: `put_module()` with its arguments while a module change is unfinished.
         recorder: writes the record of actions, if enabled in the config.
         steps_before: module id -> env steps before this runner, for exploration schedules.
     """
@@ -81,7 +81,7 @@ class Resources:
             raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
 
     def check_modules(self) -> None:
-        """Raise ConfigError if the modules were made for other spaces than the envs have."""
+        """Raise ConfigError if the modules were made for different spaces than the envs have."""
         if self._misfits:
             agent, *others = self._misfits
             before, now = self._misfits[agent]
@@ -102,7 +102,7 @@ class Resources:
     def make_envs(self, config: EnvRunnerConfig) -> None:
         """Replace the envs with new ones built from `config`, which becomes active.
 
-        Errors while closing the old envs are only warnings. `has_envs` is false until the caller has rebuilt its
+        An error while closing the old envs only causes a warning. `has_envs` is False until the caller has rebuilt its
         rollout.
         """
         self.has_envs = False
@@ -158,7 +158,7 @@ class Resources:
     def put_module(
         self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
     ) -> None:
-        """Replace the module `module_id`, or remove it (None); `config` becomes active."""
+        """Replace the module `module_id`, or remove it if `module` is None, and activate `config`."""
         self.env_to_module.put(module_id, connectors)
         if module is not None:
             self.module.add_module(module_id, module, override=True)
@@ -204,14 +204,14 @@ class Resources:
 
 
 def _known_spaces(envs: Envs) -> dict[Hashable, Spaces]:
-    """Return agent id -> spaces of all agents known in advance."""
+    """Return agent id -> spaces for all agents known in advance."""
     return {agent: envs.spaces(0, agent) for agent in envs.named_agents}
 
 
 def _misfits(
     before: dict[Hashable, Spaces], now: dict[Hashable, Spaces], *, bounds: bool
 ) -> dict[Hashable, tuple[Spaces, Spaces]]:
-    """Return agent id -> spaces (before, now), where a module made for the former cannot be used with the latter."""
+    """Return agent id -> spaces (before, now) of agents whose old module cannot be used with their new spaces."""
     return {
         agent: (before[agent], now[agent])
         for agent in before.keys() & now.keys()
@@ -256,7 +256,7 @@ def _check_cuda(config: EnvRunnerConfig, device: torch.device) -> None:
 
 
 def _share(config: EnvRunnerConfig) -> int:
-    """Return the index of the (first) GPU of this runner; 0 if it sees only its own GPUs, as under Ray."""
+    """Return the index of the first GPU of this runner, which is 0 if only its GPUs are visible, as under Ray."""
     num_gpus, visible = config.num_gpus_per_env_runner, torch.cuda.device_count()
     if visible <= math.ceil(num_gpus):
         return 0

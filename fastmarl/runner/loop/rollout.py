@@ -30,7 +30,7 @@ from fastmarl.runner.loop.resources import Resources
 
 
 class Rollout:
-    """Runs modules in envs. It is rebuilt with new envs or modules, and after a failed call.
+    """Runs modules in envs. It is rebuilt when envs or modules are replaced, and after a failed call.
 
     Attributes:
         log, store, table: Store the episodes, their rows, and their agents.
@@ -120,7 +120,7 @@ class Rollout:
     # Ticks.
 
     def play(self, goal: Goal, begin: list[int], explore: bool) -> list[MultiAgentEpisode]:
-        """Sample until the goal is reached; envs in `begin` without an episode begin one first.
+        """Sample until the goal is reached, after beginning an episode in each idle env of `begin`.
 
         Returns:
             The requested chunks of the call.
@@ -206,7 +206,7 @@ class Rollout:
     # Beginning episodes.
 
     def reset(self, env_indices: list[int]) -> None:
-        """Begin episodes in these envs; other envs without an episode rest."""
+        """Begin episodes in these envs; other envs without an episode stay idle."""
         begun = perf_counter()
         listeners, policies = self._listeners.by_event, self.policies
         self.to_reset.difference_update(env_indices)
@@ -228,7 +228,7 @@ class Rollout:
         self._counts.seconds["reset"] += perf_counter() - begun
 
     def is_outdated(self, env_index: int) -> bool:
-        """Return True if the episode of the env would have other policies if it began now."""
+        """Return whether the episode of the env would use different policies if it began now."""
         return self.policies.is_outdated(env_index, self._resources.config.policy_mapping_fn)
 
     def drop_begun(self, env_indices: set[int]) -> None:
@@ -248,7 +248,7 @@ class Rollout:
     # Ending episodes.
 
     def _after_step(self, env_indices: list[int], flags: list[int]) -> None:
-        """Call listeners after steps of these envs were recorded (or have failed), and close finished episodes."""
+        """Call listeners after the steps of these envs were recorded or failed, and close finished episodes."""
         begun = perf_counter()
         listeners = self._listeners.by_event
         if len(env_indices) == 1 or listeners["on_episode_step"] or listeners["on_episode_end"]:
@@ -282,8 +282,8 @@ class Rollout:
     def rescued(self, known: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
         """Return the chunks of episodes that finished in a failed call, except chunks in `known`.
 
-        An episode has finished once its env says so, wherever the call failed, unless connectors failed to process its
-        last observations.
+        An episode has finished once its env reports it, no matter where the call failed, unless connectors failed to
+        process its last observations.
         """
         self.policies.leave_modes()
         self.stamp_actions()

@@ -1,6 +1,6 @@
 """Runner metrics as plain numbers, with the names and meanings used in RLlib.
 
-The store counts in arrays; names are added here, in `get_metrics()` and when a callback peeks.
+The store keeps its counts in arrays; names are added here, when `get_metrics()` is called or a callback peeks.
 """
 
 import weakref
@@ -64,7 +64,7 @@ class Counts:
 def add_by_name(steps: Counter[str], by_id: Mapping[Any, int]) -> None:
     """Add counts under the names of agents or modules.
 
-    Ids 1 and "1" share one count; ids beyond the first NAMED share the count OTHERS.
+    Ids 1 and "1" share a count; all ids after the first NAMED share the count OTHERS.
     """
     for id_, n in by_id.items():
         name = str(id_)
@@ -131,7 +131,7 @@ class RunnerMetrics:
         self._weights_seq_no, self._module_ids = 0, list[str]()
 
     def lend_logger(self) -> MetricsLogger:
-        """Return the logger, which reads the counts and references this object; the caller owns the logger."""
+        """Return the logger, which reads the counts and references this object; the caller must keep it alive."""
         logger = self.logger
         logger.elsewhere = {
             **self._readers(),
@@ -145,7 +145,7 @@ class RunnerMetrics:
     # Calls of `sample()`.
 
     def begin_call(self, begun: float, weights_seq_no: int, module_ids: Iterable[str]) -> None:
-        """Begin a call of `sample()` at this `perf_counter()`, with these weights and modules."""
+        """Record that a call of `sample()` began at this `perf_counter()` time, with these weights and modules."""
         self._under_way = None
         self._weights_seq_no, self._module_ids = weights_seq_no, list(module_ids)
         if self._ended_at is not None:
@@ -164,16 +164,16 @@ class RunnerMetrics:
         self._episodes.extend(summary.episodes)
 
     def end_call(self, begun: float, ended: float) -> None:
-        """End a call of `sample()` that began at `begun`."""
+        """Record the end of a call of `sample()` that began at `begun`."""
         self.seconds["sample"] += ended - begun
         self._ended_at = ended
 
     # Increments.
 
     def take_increment(self) -> Increment:
-        """Return the counts since the last increment and start over; use it instead of reports.
+        """Return the counts since the last increment and reset them; use this instead of reports.
 
-        It has custom values if `logger.begin_journal()` was called, and from the second increment on.
+        Custom values are included after a call of `logger.begin_journal()`, and from the second increment on.
         """
         n_ended = min(self._new.episodes, len(self._episodes))
         ended = list(self._episodes)[len(self._episodes) - n_ended :]
@@ -245,7 +245,7 @@ class RunnerMetrics:
     # Reports.
 
     def report(self, weights_seq_no: int, module_ids: Iterable[str]) -> dict[str, Any]:
-        """Return all metrics from the last report to the end of the last call, and start over.
+        """Return all metrics from the last report to the end of the last call, and reset them.
 
         Means are over the last episodes. Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per
         tick (one step of all envs).
@@ -262,7 +262,7 @@ class RunnerMetrics:
         return merged(report, self.logger.compile())
 
     def _all(self) -> dict[str, Any]:
-        """Return the current values of all metrics that are not logged."""
+        """Return the current values of all metrics except logged ones."""
         counted = {name: read() for name, read in self._readers().items()}
         return {**counted, **self._times(), **self._episode_statistics()}
 
@@ -353,7 +353,7 @@ class RunnerMetrics:
         }
 
     def _mean_by_key(self, name: str) -> dict[str, float]:
-        """Average over the episodes in which an agent (or module) took part."""
+        """Return the mean per agent (or module) over the episodes in which it took part."""
         values: dict[str, list[float]] = {}
         for episode in self._episodes:
             for key, value in getattr(episode, name).items():
@@ -362,7 +362,7 @@ class RunnerMetrics:
 
 
 def _check_summary(episode: Any) -> None:
-    """Raise ConfigError unless this is an `EpisodeSummary` as a dict."""
+    """Raise ConfigError unless `episode` is the dict form of an `EpisodeSummary`."""
     check_keys("an episode of last_episodes", episode, [field.name for field in fields(EpisodeSummary)])
     for name, value in episode.items():
         is_by_id = name not in ("env_steps", "duration_s")

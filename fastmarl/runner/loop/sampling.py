@@ -73,7 +73,7 @@ class Sampling:
         self.rollout = Rollout(self.resources, self.listeners)
 
     def running_episodes(self) -> set[str]:
-        """Return the ids of the episodes to be continued by the next call; none after a failed call."""
+        """Return the ids of the episodes that the next call continues; empty after a failed call."""
         return {record.id_ for record in self.rollout.store.running()} if self.is_intact else set()
 
     def begin_call(self) -> None:
@@ -81,7 +81,7 @@ class Sampling:
 
         Raises:
             RunnerStoppedError: If there are no envs.
-            ConfigError: If the modules were made for other spaces than the envs have.
+            ConfigError: If the modules were made for different spaces than the envs have.
         """
         self.resources.check_envs()
         self.resources.check_modules()
@@ -90,7 +90,7 @@ class Sampling:
             self.rebuild_rollout()
 
     def sample(self, request: Request) -> None:
-        """Append the episodes to be returned by `MultiAgentEnvRunner.sample()` to `unreturned`."""
+        """Collect episodes and append them to `unreturned`, from which `MultiAgentEnvRunner.sample()` returns them."""
         resources = self.resources
         goal = make_goal(resources.config, request, resources.num_envs)
         goal.random_actions = request.random_actions
@@ -134,7 +134,7 @@ class Sampling:
         resources.counts.end_call(begun, perf_counter())
 
     def _keep_finished(self, goal: Goal) -> None:
-        """Keep the finished episodes of a failed call for the next one, and count its steps."""
+        """Keep the finished episodes of a failed call for the next call, and count the steps of the failed one."""
         rollout = self.rollout
         self._rescued += rollout.rescued(self._rescued)
         for env_index in range(self.resources.num_envs):

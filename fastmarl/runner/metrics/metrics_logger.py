@@ -25,14 +25,14 @@ class MetricsLogger:
     values. The first value logged under a key sets its options.
 
     Args:
-        root: Never reset lifetime sums, and measure throughputs, like the logger of a runner.
-        stats_cls_lookup: Name -> reduction class. None: the classes of RLlib. To add reductions, subclass the classes
-            in `MetricsLogger().stats_cls_lookup`.
+        root: Keep lifetime sums across reports and measure throughputs, like the logger of a runner.
+        stats_cls_lookup: Name -> reduction class; None uses the classes of RLlib. To add reductions, subclass the
+            classes in `MetricsLogger().stats_cls_lookup`.
 
     Attributes:
         journal: None, or a list to which each logged value is appended as (key, value, options of the key).
-        elsewhere: Name -> function that returns a value counted elsewhere, a number or dict of numbers, for `peek()`.
-        all_elsewhere: A function that returns all these values in a single dict.
+        elsewhere: Name -> function that returns a value counted elsewhere (a number or a dict of numbers) for `peek()`.
+        all_elsewhere: Function that returns all values counted elsewhere in a single dict.
     """
 
     def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[Any]] | None = None):
@@ -72,21 +72,20 @@ class MetricsLogger:
             value: A number, or an array or tensor with a single number; any object for "item" and "item_series".
             reduce: Reduction of the values for reports.
                 "ema": exponential moving average, which continues across reports.
-                "mean", "min", "max", "sum": of the values since the last report; NaN without values.
+                "mean", "min", "max", "sum": computed over the values since the last report; NaN if there are none.
                 "lifetime_sum": sum of all values.
-                "percentiles": a dict of percentile -> value, over the values since the last report.
-                "item", "item_series": the last value, or a list of all, since the last report.
-                None: "mean" with a window, otherwise "ema".
-            window: Number of latest values to reduce; None or inf: all.
+                "percentiles": a dict of percentile -> value over the values since the last report.
+                "item", "item_series": the last value, or a list of all values, since the last report.
+                None: "mean" if `window` is given, otherwise "ema".
+            window: Number of latest values to reduce; None or inf for all.
             ema_coeff: Weight of a new value in an "ema", 0.01 by default.
-            percentiles: List of numbers from 0 to 100; None or True: 0, 50, 75, 90, 95, 99 and 100.
+            percentiles: List of numbers from 0 to 100; None or True means 0, 50, 75, 90, 95, 99 and 100.
             clear_on_reduce: False turns a "sum" into a "lifetime_sum"; no effect otherwise.
-            with_throughput: Measure a "sum" or "lifetime_sum" per second, see `peek()`.
+            with_throughput: Also measure the rate per second of a "sum" or "lifetime_sum"; see `peek()`.
             reduce_per_index_on_aggregate: No effect.
 
         Raises:
-            ValueError: If the value or an option is invalid for the reduction, or the key contains a dict of other
-                keys.
+            ValueError: If the value or an option is invalid for the reduction, or other keys are nested under this key.
         """
         path = (key,) if type(key) is str else path_of(key)
         stats = self._stats.get(path)
@@ -106,7 +105,7 @@ class MetricsLogger:
 
         Args:
             value_dict: Nested dict of key -> value.
-            key: Key under which the dict is nested; None: at the top.
+            key: Key under which to nest the dict; None for the top level.
             reduce: Reduction of all values, see `log_value()`.
             options: Further options of `log_value()`.
         """
@@ -123,12 +122,12 @@ class MetricsLogger:
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
         """Merge the results of `reduce()` from other loggers.
 
-        The mean or average of each logger counts once, regardless of its number of values; sums are added, extremes
-        compared, and series and percentiles cover all values.
+        The mean or average of each logger counts once, regardless of its number of values. Sums are added, minima and
+        maxima are taken over all loggers, and series and percentiles cover all values.
 
         Args:
             stats_dicts: Results of `reduce()`.
-            key: Key under which to nest them; None: at the top.
+            key: Key under which to nest the results; None for the top level.
 
         Raises:
             ValueError: If a dict contains plain numbers, or values were logged here under the same key.
@@ -152,7 +151,7 @@ class MetricsLogger:
             stats.merge(several)
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
-        """Former RLlib name of `aggregate()`; takes its arguments `stats_dicts` and `key`."""
+        """Deprecated RLlib name of `aggregate()`, with the same arguments `stats_dicts` and `key`."""
         self.aggregate(stats_dicts, key=key)
 
     def _add(
@@ -166,7 +165,7 @@ class MetricsLogger:
         with_throughput: bool | None = None,
         reduce_per_index_on_aggregate: bool | None = None,
     ) -> Any:
-        """Add and return the Stats object of a new key."""
+        """Create and return the Stats object of a new key."""
         reduce = reduce or ("ema" if window is None else "mean")
         if reduce == "sum" and clear_on_reduce is False:
             reduce = "lifetime_sum"
@@ -224,11 +223,11 @@ class MetricsLogger:
         """Return the value as it would be reported now, without changing anything.
 
         Args:
-            key: Key of a value or of a dict of values; None: all.
-            default: Value to return if the key is missing; None: raise KeyError.
+            key: Key of a value or of a dict of values; None for all values.
+            default: Value to return if the key is missing; None raises KeyError.
             compile: Return one value for each key, not a list.
-            throughput: Return values per second, for keys that measure it, at the root only: a float for a "sum"; for a
-                "lifetime_sum" a dict with the rates since the last report and since `set_state()`.
+            throughput: Return rates per second of the keys with `with_throughput`; at the root only. A "sum" gives a
+                float; a "lifetime_sum" gives a dict of its rates since the last report and since `set_state()`.
             latest_merged_only: Reduce only the values of the last `aggregate()`.
 
         Returns:
@@ -265,7 +264,7 @@ class MetricsLogger:
 
     @staticmethod
     def peek_results(results: Any, compile: bool = True) -> Any:
-        """Return a result of `reduce()` with values in place of Stats objects.
+        """Replace the Stats objects in a result of `reduce()` with their values.
 
         Args:
             results: Nested dict of Stats objects, or a single one.
@@ -276,7 +275,7 @@ class MetricsLogger:
         return results.peek(compile=compile) if hasattr(results, "peek") else results
 
     def _found_elsewhere(self, path: Path) -> Any:
-        """Look up a number or a dict; None: not found."""
+        """Return the number or dict counted elsewhere under `path`, or None if there is none."""
         if not path:
             return self.all_elsewhere()
         found = self.elsewhere[path[0]]() if path[0] in self.elsewhere else None
@@ -303,15 +302,15 @@ class MetricsLogger:
     # Reporting.
 
     def reduce(self, compile: bool = False) -> dict[Any, Any]:
-        """Return a nested dict of all reduced values and start over; called by `get_metrics()` of a runner.
+        """Return a nested dict of all reduced values and begin a new report; called by `get_metrics()` of a runner.
 
         Args:
-            compile: Return plain values, not Stats objects for `aggregate()` of another logger.
+            compile: Return plain values rather than Stats objects, which `aggregate()` of another logger can merge.
         """
         return nested([(path, stats.reduce(compile=compile)) for path, stats in self._stats.items()])
 
     def compile(self) -> dict[Any, Any]:
-        """Return a nested dict of all reduced values, with throughputs under "<key>_throughput", and start over."""
+        """Return a nested dict of all reduced values and throughputs ("<key>_throughput"), and begin a new report."""
         throughputs = self._throughputs((), {}) if self._is_root else {}
         return merged(self.reduce(compile=True), throughputs)
 
@@ -342,12 +341,12 @@ class MetricsLogger:
         ]
 
     def lifetime_sums(self) -> list[tuple[list[Hashable], float, bool]]:
-        """Return (key, sum, True if its throughput is measured) of each "lifetime_sum"."""
+        """Return (key, sum, whether its throughput is measured) for each "lifetime_sum"."""
         found = [(path, stats) for path, stats in self._stats.items() if isinstance(stats, LifetimeSumStats)]
         return [(list(path), stats.peek(), stats.with_throughput) for path, stats in found]
 
     def set_lifetime_sums(self, sums: Sequence[Sequence[Any]]) -> None:
-        """Replace all lifetime sums by these."""
+        """Replace all lifetime sums with `sums`, a result of `lifetime_sums()`."""
         for path, *_ in self.lifetime_sums():
             self.delete(*path)
         for path, total, *measured in sums:
@@ -357,7 +356,7 @@ class MetricsLogger:
             stats.initialize_throughput_reference_time(perf_counter())
 
     def get_state(self) -> dict[str, Any]:
-        """Return all values; plain data if the logged values are plain data."""
+        """Return all values, as plain data if the logged values are plain data."""
         return {"stats": [[list(path), stats.get_state()] for path, stats in self._stats.items()]}
 
     def set_state(self, state: dict[str, Any]) -> None:

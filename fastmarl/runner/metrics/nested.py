@@ -38,7 +38,7 @@ def listed(values: Any) -> Any:
 
 
 def merged(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
-    """Merge two nested dicts; where both have a value, take the second one."""
+    """Merge two nested dicts; if both have a value for a key, the second one wins."""
     both = dict(first)
     for name, value in second.items():
         inner = first.get(name)

@@ -1,4 +1,4 @@
-"""Reductions of logged values: a class for each reduction of the RLlib MetricsLogger."""
+"""Reductions of logged values, with a class for each reduction of the RLlib MetricsLogger."""
 
 import math
 from collections.abc import Sequence
@@ -145,7 +145,7 @@ class LifetimeSumStats(Stats):
 
 
 class EmaStats(Stats):
-    """Exponential moving average, which continues across reports; merging takes the mean over loggers.
+    """Exponential moving average that continues across reports. Merging takes the mean over loggers.
 
     Args:
         ema_coeff: Weight of a new value, from 0 to 1.
@@ -172,10 +172,10 @@ class EmaStats(Stats):
 
 
 class PercentilesStats(SeriesStats):
-    """Percentiles of the values since the last report, as a dict; None without values.
+    """Percentiles of the values since the last report as a dict, with None for each if there are no values.
 
     Args:
-        percentiles: Numbers from 0 to 100. None or True: 0, 50, 75, 90, 95, 99 and 100.
+        percentiles: Numbers from 0 to 100; None or True means 0, 50, 75, 90, 95, 99 and 100.
     """
 
     stats_cls_identifier = "percentiles"
@@ -210,7 +210,7 @@ class PercentilesStats(SeriesStats):
 
 
 class ItemStats(Stats):
-    """Last object logged since the last report; None if there was none."""
+    """Last object logged since the last report, or None if there was none."""
 
     stats_cls_identifier = "item"
 

@@ -13,18 +13,18 @@ NAN = math.nan  # a single object, so that reports containing it equal their cop
 class Stats:
     """Collects the values logged under a single key and reduces them.
 
-    A leaf receives values with `push()`; other objects merge the values of leaves with `merge()`. Subclasses, which
-    users can add to `stats_cls_lookup`, list their arguments in `options` and define at least `reduced()`.
+    Leaves receive values through `push()`; all others merge the values of leaves through `merge()`. A subclass, which
+    users can add to `stats_cls_lookup`, lists its arguments in `options` and defines at least `reduced()`.
 
     Args:
-        is_root: Never drop values merged from `reduce()` of other loggers.
-        is_leaf: Values are logged here, not merged.
+        is_root: True for a logger that keeps lifetime sums across reports.
+        is_leaf: True if values are logged here, False if they are merged from other objects.
 
     Attributes:
         stats_cls_identifier: Name of the reduction.
         options: Names of the other constructor arguments, which are also attributes.
-        values: Pushed or merged values that still count.
-        latest_merged: Values added by the last `merge()`; None before the first.
+        values: Pushed or merged values included in the next report.
+        latest_merged: Values added by the last `merge()`, or None before the first.
     """
 
     stats_cls_identifier = ""
@@ -56,11 +56,11 @@ class Stats:
         self.values.append(number(value))
 
     def reduced(self, values: Sequence[Any]) -> Any:
-        """Reduce values to the reported value."""
+        """Return the value to report for these values."""
         raise NotImplementedError
 
     def listed(self, values: Sequence[Any]) -> list[Any]:
-        """Reduce values to a list for merging into other loggers."""
+        """Return the list of values that other loggers merge in place of these."""
         return [self.reduced(values)]
 
     def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
@@ -82,7 +82,7 @@ class Stats:
         return self.latest_merged or []
 
     def reduce(self, compile: bool = True) -> Any:
-        """Return the reduced value, or (without `compile`) a Stats object for `aggregate()`; then start over."""
+        """Reset the values, and return the reduced value or (if not `compile`) a Stats object for `aggregate()`."""
         other = None if compile else self.clone()
         value = self.reduced(self.values)
         if other is not None:
@@ -104,7 +104,7 @@ class Stats:
         return list(self.values)
 
     def clone(self, init_overrides: dict[str, Any] | None = None) -> Self:
-        """Return an object of this class without values; `init_overrides` replaces constructor arguments."""
+        """Return an empty object with the same constructor arguments, except those in `init_overrides`."""
         own = {name: getattr(self, name) for name in ("is_root", "is_leaf", *self.options)}
         return type(self)(**{**own, **(init_overrides or {})})
 
@@ -147,7 +147,7 @@ class SeriesStats(Stats):
     """Reduces the values since the last report.
 
     Args:
-        window: Number of latest values to use from each leaf; None or inf: all.
+        window: Number of latest values to use from each leaf; None or inf for all.
     """
 
     options: tuple[str, ...] = ("window",)
@@ -176,7 +176,7 @@ def number(value: Any) -> Any:
 
     Raises:
         ValueError: If `value` is not a number.
-        OverflowError: If the number is beyond the largest float.
+        OverflowError: If the number is too large for a float.
     """
     if type(value) is float:
         return value

@@ -29,24 +29,24 @@ class Checkpointable:
     def get_state(
         self, components: Names = None, *, not_components: Names = None, inference_only: bool = False, **kwargs: Any
     ) -> dict[str, Any]:
-        """Return the state needed by another runner to continue.
+        """Return the state from which another runner can continue.
 
         It contains weights, counters, random streams, and the running episodes of envs that can save their state
         (`supports_checkpoint`, see `fastmarl.MultiAgentEnv`).
 
         A runner that restores the state continues these episodes and begins new ones in its other envs, or in all envs
-        if no episode is running, as before the first call. While `sample()` is running, and if envs or connectors
-        cannot save their state, "running_episodes" is {}; a runner that restores this continues its current episodes.
+        if no episode is running, as before the first call. While `sample()` is running, or if envs or connectors cannot
+        save their state, "running_episodes" is {}; a runner that restores this continues its current episodes.
 
         Args:
-            components: Components to include; None: all. They are "rl_module" (with "weights_seq_no"),
+            components: Components to include; None for all. They are "rl_module" (with "weights_seq_no"),
                 "env_to_module_connector", "lifetime_counters", "num_resets" (per env, as seeds depend on it),
                 "random_state", "running_episodes", and "module_to_env_connector", which is empty; "rl_module/p0"
                 selects the weights of a single module. "num_env_steps_sampled_lifetime" is always included, as
-                exploration schedules depend on it. Unknown names raise a warning.
+                exploration schedules depend on it. Unknown names cause a warning.
             not_components: Components to leave out.
-            inference_only: Leave out weights not needed for acting, as given by `get_non_inference_attributes()` of
-                each module.
+            inference_only: Leave out weights not needed for acting, which each module names in
+                `get_non_inference_attributes()`.
             kwargs: Ignored, as in RLlib.
 
         Returns:
@@ -59,11 +59,11 @@ class Checkpointable:
         self._state.check(state)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state from `get_state()`, or parts of it.
+        """Restore a state returned by `get_state()`, or parts of it.
 
-        Weights with a "weights_seq_no" above 0 are loaded only if it is newer than the current one, as in RLlib;
-        otherwise the weights and their number are unchanged. Unknown components and modules are skipped with a warning;
-        references to weights in the Ray object store are resolved.
+        As in RLlib, weights with a "weights_seq_no" above 0 are loaded only if this number is higher than the current
+        one; otherwise the weights and their number are unchanged. Unknown components and modules are skipped with a
+        warning; references to weights in the Ray object store are resolved.
 
         Raises:
             ConfigError: If a part does not match this runner. Nothing is changed.
@@ -76,7 +76,7 @@ class Checkpointable:
         """Return weights as arrays, keyed by module id and parameter name.
 
         Args:
-            modules: Ids of the modules; None: all.
+            modules: Ids of the modules; None for all.
         """
         self._resources.finish_weights()
         chosen = [modules] if isinstance(modules, str) else modules
@@ -88,9 +88,9 @@ class Checkpointable:
 
         Args:
             weights: Module id -> weights; unknown modules are skipped with a warning.
-            global_vars: Must be None; used by the old RLlib stack.
-            weights_seq_no: Number to record with each subsequent action. If above 0, the weights are loaded only if it
-                is newer than the current one.
+            global_vars: Must be None; an argument of the old RLlib stack.
+            weights_seq_no: Sequence number to record with each subsequent action. If it is above 0, the weights are
+                loaded only if it is higher than the current one.
 
         Raises:
             ConfigError: If the weights do not match the modules, or `global_vars` is not None. Nothing is changed.
@@ -111,9 +111,9 @@ class Checkpointable:
         """Write a checkpoint for `restore_from_path()`, `from_checkpoint()` and `fastmarl.Policy.from_checkpoint()`.
 
         Args:
-            path: Directory to write to; None: a new temporary directory.
-            state: A state from `get_state()`, or parts of it; None: the current state.
-            filesystem: The `pyarrow.fs.FileSystem` of `path`; None: the local one.
+            path: Directory to write to; None for a new temporary directory.
+            state: A state returned by `get_state()`, or parts of it; None for the current state.
+            filesystem: The `pyarrow.fs.FileSystem` of `path`; None for the local one.
             use_msgpack: Ignored: a checkpoint consists of JSON and safetensors.
 
         Returns:
@@ -131,14 +131,14 @@ class Checkpointable:
     def restore_from_path(
         self, path: str | os.PathLike, *, component: str | None = None, filesystem: Any = None, **kwargs: Any
     ) -> None:
-        """Restore the state from a directory written by `save_to_path()`, regardless of its weights number.
+        """Restore the state from a directory written by `save_to_path()`, regardless of its weights sequence number.
 
-        Random streams continue where they were saved. On a different kind of device, the exploration stream of the
-        modules is replaced with one derived from the saved stream, the same for every runner that restores it.
+        Random streams continue where they were saved. On a different kind of device, module exploration instead uses a
+        stream derived from the saved one, the same for every runner that restores it.
 
         Args:
             path: The checkpoint directory; for a component also its path in the RLlib layout, `path / "rl_module"`.
-            component: Part to restore, such as "rl_module" or "rl_module/p0"; None: all.
+            component: Part to restore, such as "rl_module" or "rl_module/p0"; None for all.
             filesystem: See `save_to_path()`; `path` must then be the checkpoint directory.
             kwargs: Ignored, as in RLlib.
 
@@ -158,8 +158,8 @@ class Checkpointable:
 
         Args:
             path: The checkpoint directory.
-            config: Config of the new runner; None: the saved one. A checkpoint contains only plain data, so functions,
-                classes, output directories, and an env without a name must be passed as `options`.
+            config: Config of the new runner; None for the saved one. A checkpoint contains only plain data, so
+                functions, classes, output directories, and an env without a name must be passed as `options`.
             filesystem: See `save_to_path()`.
             options: Options of the config that replace the saved ones.
 
@@ -184,7 +184,7 @@ class Checkpointable:
         return (), {"config": self._resources.wanted}
 
     def get_metadata(self) -> dict[str, str]:
-        """Return the version and main file name, which a checkpoint stores as JSON."""
+        """Return the fastmarl version and the name of the main checkpoint file, for the JSON metadata."""
         return {"fastmarl_version": __version__, "state_file": STATE_FILE}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
@@ -193,7 +193,7 @@ class Checkpointable:
 
 
 def saved_config(path: str | os.PathLike, options: dict[str, Any]) -> EnvRunnerConfig:
-    """Load the config of a checkpoint, with `options` in place of saved ones.
+    """Load the config of a checkpoint; `options` replace saved ones.
 
     Raises:
         CheckpointError: If the checkpoint has no config, or the config needs more options.
@@ -208,7 +208,7 @@ def saved_config(path: str | os.PathLike, options: dict[str, Any]) -> EnvRunnerC
 
 
 def _folder_of(path: str | os.PathLike, component: str | None) -> Path:
-    """Return the runner directory. In RLlib, `path` is the directory of the component, which does not exist here."""
+    """Return the runner directory, also if `path` is that of a component as in RLlib, which does not exist here."""
     folder, names = Path(path), Path(component or "").parts
     is_of_component = names and folder.parts[-len(names) :] == names and not folder.exists()
     return folder.parents[len(names) - 1] if is_of_component else folder
@@ -216,7 +216,7 @@ def _folder_of(path: str | os.PathLike, component: str | None) -> Path:
 
 @contextmanager
 def written_to(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | os.PathLike[str]]:
-    """Yield a directory to write to, and copy it to `path` on the file system at the end; None: yield `path` itself.
+    """Yield a temporary directory that is then copied to `path` on the file system; without one, yield `path` itself.
 
     Raises:
         ConfigError: If `filesystem` is not a pyarrow file system.
@@ -233,7 +233,7 @@ def written_to(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | 
 
 @contextmanager
 def read_from(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | os.PathLike[str]]:
-    """Yield a directory with a copy of `path` from the file system; None: yield `path` itself.
+    """Yield a temporary copy of the directory `path` on the file system; without one, yield `path` itself.
 
     Raises:
         CheckpointError: If `path` does not exist.
@@ -252,7 +252,7 @@ def read_from(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | o
 
 
 def _copy_files(filesystem: Any) -> Any:
-    """Return the copy function of pyarrow after checking `filesystem`, which cannot be valid without pyarrow."""
+    """Return the copy function of pyarrow; raise ConfigError unless `filesystem` is a pyarrow file system."""
     try:
         fs: Any = import_module("pyarrow.fs")
     except ImportError:

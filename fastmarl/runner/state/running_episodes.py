@@ -1,7 +1,7 @@
 """Running episodes as plain data, for continuation by another runner.
 
-An agent is identified by its index among the agents of all these episodes, in episode order. Its id is stored in the
-form given by `_stored_ids()`.
+Agents are identified by their index among the agents of all these episodes, in episode order. Their ids are stored in
+the form given by `_stored_ids()`.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -81,15 +81,15 @@ def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
 
 
 def fits_checkpoint(state: Mapping[str, Any]) -> bool:
-    """Return False if a checkpoint cannot store an agent id of these episodes, not even as text."""
+    """Return whether a checkpoint can store all agent ids of these episodes, at least as text."""
     return all(is_key(agent_id) for episode in state["episodes"] for name in IDS for agent_id in episode[name])
 
 
 def _stored_ids(known: Collection[Hashable]) -> dict[Hashable, Hashable]:
-    """Return id -> its representation in a state.
+    """Return agent id -> the form in which a state stores it.
 
     Args:
-        known: `possible_agents` of the env, among which a restored runner looks up the ids.
+        known: `possible_agents` of the env, in which a restored runner looks up the ids.
 
     Returns:
         The dict, empty if two ids would be stored in the same form.
@@ -99,7 +99,7 @@ def _stored_ids(known: Collection[Hashable]) -> dict[Hashable, Hashable]:
 
 
 def _with_ids(episode: Mapping[str, Any], ids: Mapping[Hashable, Hashable]) -> dict[str, Any]:
-    """Return the state of an episode with agent ids replaced; ids missing from `ids` are kept."""
+    """Replace the agent ids in an episode state according to `ids`, keeping those that are not in it."""
     changed: dict[str, Any] = dict(episode)
     for name in IDS:
         if isinstance(values := episode[name], dict):
@@ -119,7 +119,7 @@ class EpisodesState:
 
     Attributes:
         env_indices: Ascending env indices of the episodes.
-        fits_agents: False if an id is not in `possible_agents` of its env, so that the episodes cannot continue.
+        fits_agents: False if the episodes cannot continue because an id is not in `possible_agents` of its env.
 
     Raises:
         ConfigError: If the state is damaged or does not match this log and these policies.
@@ -158,7 +158,7 @@ class EpisodesState:
         self._module_of_agents = self._checked_agents(n, in_arrays)
 
     def put(self, mapping_fn: MappingFn | None) -> None:
-        """Continue the episodes in the log, which must be empty."""
+        """Put the episodes into the log, which must be empty, so that they continue."""
         log, store, table = self._log, self._log.store, self._log.store.table
         lanes = table.take_lanes([agent for episode in self._episodes for agent in episode["agent_ids"]])
         table.module_L[lanes] = self._module_of_agents
@@ -177,7 +177,7 @@ class EpisodesState:
         self._policies.end_evaluation()  # restored modules are in evaluation mode
 
     def _by_episode(self, values: np.ndarray) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-        """Pair each episode with the array entries of its agents."""
+        """Yield each episode with the entries of `values` for its agents."""
         return zip(self._episodes, np.split(values, self._ends)[:-1], strict=True)
 
     def _put_episode(self, episode: dict[str, Any], lanes: list[int]) -> None:
@@ -243,10 +243,11 @@ class EpisodesState:
         return dict(episode)
 
     def _checked_agents(self, n: int, in_arrays: bool) -> np.ndarray:
-        """Return the module of each agent, int32 of shape (n,).
+        """Return the module index of each agent, int32 of shape (n,).
 
         Raises:
-            ConfigError: If an agent has rows of no module or of several, or the acting agents are not the waiting ones.
+            ConfigError: If an agent does not have rows of exactly one module, or if the agents about to act are not
+                those whose last row waits for an action.
         """
         module_of = np.full(n, -1, np.int32)
         waits = np.zeros(n, np.bool_)
@@ -266,7 +267,7 @@ class EpisodesState:
 
 
 def _check_number(what: str, value: Any, kind: type) -> None:
-    """Raise ConfigError unless `value` is a number of this kind."""
+    """Raise ConfigError unless `value` is a non-negative int or a float, depending on `kind`."""
     if kind is int:
         whole_number(what, value)
     elif not isinstance(value, float):

@@ -1,6 +1,6 @@
-"""The runner config in a checkpoint, which is sufficient to make a runner.
+"""The runner config in a checkpoint, from which a runner can be made.
 
-It is plain data without code: an environment is saved by name; functions and classes must be given again.
+It contains only plain data, no code: an environment is saved by name; functions and classes must be given again.
 """
 
 import os
@@ -19,7 +19,7 @@ FOLDERS = ("record_actions", "output")  # a file must not decide where output is
 
 
 def plain_config(config: EnvRunnerConfig) -> dict[str, Any]:
-    """Return the options that differ from their defaults, and text for options that cannot be stored in a file."""
+    """Return the options that differ from their defaults; those that a file cannot store are only described."""
     options, left_out = {}, {}
     for field in fields(EnvRunnerConfig):
         name, value = field.name, getattr(config, field.name)
@@ -41,8 +41,8 @@ def config_from(saved: Any, given: Mapping[str, Any]) -> EnvRunnerConfig:
         given: Options that replace the saved ones.
 
     Raises:
-        ConfigError: If an option was neither saved nor given, the environment has been neither registered nor used in
-            this program, or an option is invalid.
+        ConfigError: If an option was neither saved nor given, an option is invalid, or this program has neither
+            registered nor used the environment.
     """
     check_keys("the saved config", saved, KEYS)
     options, left_out = saved["options"], saved["left_out"]

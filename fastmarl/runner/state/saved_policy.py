@@ -1,7 +1,7 @@
 """Description of the modules in a runner checkpoint, so that they can act without the runner.
 
-It is plain data: spaces, options, and the names and arguments of fastmarl classes. User classes are named but never
-imported; their objects must be given again.
+It contains only plain data: spaces, options, and the names and arguments of fastmarl classes. User classes are named
+but never imported; their objects must be given again.
 """
 
 import copy
@@ -74,7 +74,7 @@ class PolicyOptions:
         return cls(**{name: getattr(config, name) for name in names}, t=env_steps * config.num_env_runners)
 
     def for_config(self) -> dict[str, Any]:
-        """Return the options of EnvRunnerConfig, without `t`."""
+        """Return the options as arguments of EnvRunnerConfig, without `t`."""
         return {name: value for name, value in asdict(self).items() if name != "t"}
 
 
@@ -113,7 +113,7 @@ def _described(module: RLModule, connectors: ModuleConnectors | None) -> dict[st
 
 
 def _default(module: RLModule) -> dict[str, Any]:
-    """Describe a default network: the arguments to make it, and its layers for comparison."""
+    """Return the arguments that make this default network, and its layers for comparison."""
     assert module.observation_space is not None
     return {
         "observation_space": plain_space(module.observation_space),
@@ -129,7 +129,7 @@ def layers_of(module: torch.nn.Module) -> list[list[str]]:
 
 
 def _connector(connector: ConnectorPiece) -> dict[str, Any]:
-    """Describe a connector; without arguments if it cannot be rebuilt from them."""
+    """Return the class and arguments of a connector; arguments are None if it cannot be rebuilt from them."""
     names = ARGUMENTS.get(type(connector))
     arguments = None if names is None else {name: getattr(connector, name) for name in names}
     if isinstance(connector, AgentIndicator):
@@ -145,7 +145,7 @@ def check_connectors(saved: Any, modules: Collection[str], env_to_module: EnvToM
     """Raise ConfigError if the connectors of modules differ in class or arguments from `saved`.
 
     Args:
-        saved: Result of `described()`; None if the checkpoint has none.
+        saved: Result of `described()`, or None if the checkpoint does not contain it.
         modules: Module ids of a runner.
         env_to_module: Connectors of these modules.
     """
@@ -182,14 +182,14 @@ def check_alike(what: str, saved: Sequence[Mapping[str, Any]], given: Sequence[C
 
 
 def _are_alike(saved: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Compare classes, and arguments if both are known."""
+    """Return whether the classes are equal and, where both are known, the arguments too."""
     if saved["class"] != other["class"] or None in (saved["arguments"], other["arguments"]):
         return bool(saved["class"] == other["class"])
     return _lasting(saved) == _lasting(other)
 
 
 def _lasting(connector: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments, except ones that can change at any time."""
+    """Return the arguments except for those that can change at any time."""
     return {name: value for name, value in connector["arguments"].items() if name not in SWITCHES}
 
 

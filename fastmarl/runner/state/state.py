@@ -46,8 +46,8 @@ class RunnerState:
     """Reads and writes the state of a runner, including its running episodes.
 
     Args:
-        sampling: Runs the episodes and owns the resources of the runner.
-        calls: Reports if a call is running.
+        sampling: Object that runs the episodes and owns the runner resources.
+        calls: Guard that knows whether a call is running.
     """
 
     def __init__(self, sampling: Sampling, calls: CallGuard):
@@ -196,7 +196,7 @@ class RunnerState:
         check_numpy_state(self._resources.rng, streams["numpy"])
 
     def _check_of_runner(self, state: Any, is_partial: bool) -> None:
-        """Raise ConfigError if a state is incomplete, or its modules or connectors differ from the runner.
+        """Raise ConfigError if a state is incomplete, or its modules or connectors differ from those of the runner.
 
         Args:
             state: Content of a file.
@@ -222,7 +222,7 @@ class RunnerState:
     # Running episodes.
 
     def _running_episodes(self) -> dict[str, Any]:
-        """Return the running episodes; an empty dict if they cannot be recorded."""
+        """Return the running episodes, or an empty dict if they cannot be saved."""
         sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
         if self._calls.running is not None:
             return {}
@@ -247,7 +247,7 @@ class RunnerState:
         return {"num_envs": resources.num_envs, "envs": states, "turns": rollout.env.turns(), **episodes}
 
     def _checked_episodes(self, state: Any) -> EpisodesState | None:
-        """Check running episodes; return None if they are not recorded or belong to other envs.
+        """Check and return running episodes; None if they were not saved or belong to other envs.
 
         Raises:
             ConfigError: If the episodes are damaged or do not match this runner.
@@ -274,7 +274,7 @@ class RunnerState:
         return found if found.fits_agents else None
 
     def _resume(self, state: dict[str, Any]) -> None:
-        """Continue exactly these episodes; keep the current ones if none were recorded that match the envs."""
+        """Continue exactly these episodes, or keep the current ones if `state` has none that match the envs."""
         if self._checked_episodes(state) is None:
             return
         sampling, resources = self._sampling, self._resources
@@ -303,9 +303,9 @@ def _outline(connectors: Any) -> dict[str, list[str]]:
 
 
 def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:
-    """Return env index -> state of the envs that support it. The envs must have been reset.
+    """Return env index -> state for envs that support checkpoints. The envs must have been reset.
 
-    For array-based envs, the keys are batch indices, and the dict is empty unless all batches support it.
+    For array-based envs, the keys are batch indices, and the dict is empty unless all batches support checkpoints.
     """
     if envs.is_batch and not (env_indices and all(map(supports_checkpoint, envs.all))):
         return {}
@@ -336,7 +336,7 @@ def check_envs(envs: Envs, states: Any) -> None:
 
 
 def put_states_of_envs(envs: Envs, states: dict[int, Any]) -> None:
-    """Restore the envs from `states_of_envs()`. Errors of the envs propagate."""
+    """Restore the envs from a result of `states_of_envs()`. Errors of the envs propagate."""
     for index, state in states.items():
         env = envs.all[index]
         try:

@@ -27,12 +27,12 @@ Names = str | Collection[str] | None
 def chosen_components(
     components: Names, not_components: Names, module_ids: Sequence[str]
 ) -> tuple[set[str], list[str]]:
-    """Select components, and modules of "rl_module", by the rules of RLlib; warn about unknown names.
+    """Select components, and the modules of "rl_module", by the rules of RLlib; warn about unknown names.
 
     The number of env steps is always included, because exploration schedules depend on it.
 
     Args:
-        components: Names to include; None: all. Names such as "rl_module/p0" restrict the modules.
+        components: Names to include; None for all. Names such as "rl_module/p0" restrict the modules.
         not_components: Names to leave out.
         module_ids: Ids of the modules in the runner.
 
@@ -70,7 +70,7 @@ def _split(names: Names, module_ids: Sequence[str]) -> tuple[set[str], set[str]]
 def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
     """Return the known components of a state, fetched from the Ray object store if necessary.
 
-    Unknown components and modules raise a warning.
+    Unknown components and modules cause a warning.
 
     Raises:
         ConfigError: If `state` is not a dict.
@@ -88,7 +88,7 @@ def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
 
 
 def part_of(state: Mapping[str, Any], component: str) -> dict[str, Any]:
-    """Return a single component of a state; weights with their number.
+    """Return a single component of a state; weights include their sequence number.
 
     Raises:
         ConfigError: If the component is missing from the state.

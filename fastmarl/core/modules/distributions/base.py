@@ -48,7 +48,7 @@ class Distribution(metaclass=_Kind):
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> "Distribution":
-        """Create a distribution from a network's outputs `logits`, float [B, required_input_dim]."""
+        """Create a distribution from the network outputs `logits`, float [B, required_input_dim]."""
         raise NotImplementedError
 
     @classmethod
@@ -102,7 +102,7 @@ class Distribution(metaclass=_Kind):
 def num_dist_inputs(kind: type[Distribution], action_space: gym.Space | None) -> int | None:
     """Return the number of logits that a distribution of class `kind` needs for `action_space`.
 
-    None means unknown: `from_logits()` was overridden, but not `required_input_dim()`.
+    None means that the number is unknown, because `from_logits()` was overridden without `required_input_dim()`.
     """
     lineage = kind.__mro__
     says, takes = (next(i for i, base in enumerate(lineage) if name in vars(base)) for name in NEEDS)
@@ -162,10 +162,10 @@ def flat(value: Tensor, shape: tuple[int, ...] | None) -> Tensor:
 
 
 def shaped(value: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-    """Reshape [B, size] to [B, *shape]; None leaves `value` unchanged."""
+    """Reshape [B, size] to [B, *shape]; if `shape` is None, return `value` unchanged."""
     return value if shape is None else value.reshape(*value.shape[:-1], *shape)
 
 
 def event_dims(shape: tuple[int, ...] | None) -> int:
-    """Return the number of axes of `shape`; None means one."""
+    """Return the number of axes of `shape`, or 1 if it is None."""
     return 1 if shape is None else len(shape)

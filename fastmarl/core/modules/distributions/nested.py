@@ -127,9 +127,9 @@ class Nothing(Distribution):
 
 
 def choice_slices(kind: type[Distribution], begin: int = 0, end: int | None = None) -> list[slice]:
-    """Return the slices, from `begin` to `end`, of the logits of `kind`; each belongs to one choice among several.
+    """Return the slice of logits of each categorical choice in `kind`, whose logits are `begin` to `end`.
 
-    Logits of numbers and of custom distributions, whose meaning is unknown, are omitted.
+    Logits of any other distribution are omitted.
     """
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)

@@ -29,9 +29,9 @@ class ArrayGroup:
     """The agents of a group in all envs of a batch.
 
     Args:
-        agents: Their ids, in the order of the arrays.
+        agents: Ids of the agents, in the order of the arrays.
         observation_space, action_space: Spaces of a single agent.
-        store: Receives rows.
+        store: Store that receives the rows.
         envs: Indices of the batch envs in the store.
         first_position: Offset of this group: `place_L` of the lane table is a position plus this number.
         over, env_t_E, all_done_E: See `GroupSteps`.
@@ -86,8 +86,8 @@ class ArrayGroup:
         """Match the leaves of a block to the leaves of this group.
 
         Returns:
-            For each leaf of the block, the index of the corresponding group leaf, and True if all dtypes are equal, so
-            that rows can be copied as bytes.
+            (index of the group leaf for each leaf of the block, True if all dtypes are equal, so that rows can be
+            copied as bytes).
 
         Raises:
             ConfigError: If the module expects different observations.
@@ -133,7 +133,7 @@ class ArrayGroup:
             self._append(module, of_module, len(of_module), env_t_E)
 
     def resume(self, env: int, lane_of: dict[Hashable, int]) -> None:
-        """Continue the episode of this env in the batch. The lanes include lanes of other groups."""
+        """Continue the episode of this env of the batch; `lane_of` may include agents of other groups."""
         self.steps.sources.clear()  # these lanes may belong to modules that are not cached
         for agent, agent_id in enumerate(self._agents):
             lane = lane_of.get(agent_id, -1)
@@ -141,7 +141,7 @@ class ArrayGroup:
                 self._put_lane(env * self._shape[1] + agent, lane)
 
     def drop_lanes(self, env_indices: np.ndarray) -> None:
-        """Drop the lanes left over from dropped episodes in these envs."""
+        """Drop the lanes in these envs that are left over from ended or dropped episodes."""
         lanes, modules = self._lane_P.reshape(self._shape), self._module_P.reshape(self._shape)
         for module in modules[env_indices][lanes[env_indices] >= 0].tolist():
             self._count(module, -1)
@@ -165,7 +165,7 @@ class ArrayGroup:
         table.place_L[lanes] = self._first_position + positions
 
     def write_step(self, all_done_E: np.ndarray, env_t_E: np.ndarray) -> None:
-        """Write rewards, ends and rows of a step, after `welcome()`.
+        """Write the rewards, finished agents and rows of a step, after `welcome()`.
 
         Args:
             all_done_E: uint8, flags of entire episodes.
@@ -180,7 +180,7 @@ class ArrayGroup:
             self._pay_newcomer(position)
 
     def welcome(self, all_done_E: np.ndarray) -> None:
-        """Credit rewards of agents without a lane, and create lanes for observed ones."""
+        """Credit rewards to agents without a lane, and create lanes for those that are observed."""
         n_rewarded, n_observed = find_absent(
             self._lane_P, self._reward_P, self._present_P, self._rewarded, self._newcomers
         )
@@ -200,7 +200,7 @@ class ArrayGroup:
                 self._reward_P[position] = 0.0  # counted among the early rewards
 
     def _settle(self, module: int, all_done_E: np.ndarray) -> tuple[int, int]:
-        """Settle the lanes of a module; return how many continue and how many end, see `_kept` and `_ended`."""
+        """Settle the lanes of a module; return how many continue (in `_kept`) and how many end (in `_ended`)."""
         table, block = self._table, self._block_with(module, 0)
         n_kept, n_ended, bad = settle_step(
             module, self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P, all_done_E,
@@ -212,7 +212,7 @@ class ArrayGroup:
         return n_kept, n_ended
 
     def _finalize(self, module: int, n: int, env_t_E: np.ndarray) -> None:
-        """Close lanes with their final observations: the current observations, or else the previous ones again."""
+        """Close lanes with their final observations: the current one or, without one, the previous one again."""
         block, rows, table = self._store.blocks[module], self._store.rows[module], self._table
         block.make_room(0, n)
         first, lanes, envs = rows.n_finals, self._lanes[:n], self._envs[:n]
@@ -241,7 +241,7 @@ class ArrayGroup:
             final[out][is_seen] = self._seen(index, positions[is_seen], final.dtype)
 
     def _append(self, module: int, positions: np.ndarray, n: int, env_t_E: np.ndarray) -> None:
-        """Append one row for each lane at the first `n` of these positions."""
+        """Append one row to each lane at the first `n` of these positions."""
         if not n:
             return
         table, block = self._table, self._block_with(module, n)
@@ -310,7 +310,7 @@ class ArrayGroup:
             self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += reward
 
     def _pay_newcomer(self, position: int) -> None:
-        """Add the rewards received by the agent before its first observation."""
+        """Add the rewards that the agent received before its first observation to its first row."""
         lane, (_, env_index) = int(self._lane_P[position]), self._who(position)
         if self._table.record(env_index).early_rewards:
             early = self._table.early_reward(env_index, lane)
@@ -319,7 +319,7 @@ class ArrayGroup:
     # Actions.
 
     def actions(self, acted: list[Acted]) -> Any:
-        """Return the arrays of actions, including the choices of these modules for the step that was begun."""
+        """Return the action arrays for the current step, after adding the actions of these modules."""
         for module, rows, answers in acted:
             if not self._n_lanes[module]:
                 continue  # acts for other groups, whose actions may have other parts
@@ -333,8 +333,8 @@ class ArrayGroup:
         """Return the actions of a module in the dtypes of the group action space.
 
         Raises:
-            ConfigError: If their parts or shapes differ.
-            ModuleOutputError: If a dtype cannot represent them, or a choice of agents in this group is out of range.
+            ConfigError: If parts or shapes of the actions differ from the action space.
+            ModuleOutputError: If a dtype cannot represent the actions, or an action in this group is out of range.
         """
         shapes = [each.shape[1:] for each in answers]
         if shapes != [array.shape[1:] for array in self._actions]:

@@ -1,7 +1,7 @@
-"""Copying between a batch of envs and the blocks of modules: steps to rows, and actions of rows to arrays.
+"""Copies data between a batch of envs and module blocks: steps to rows, and actions of rows to arrays.
 
 This is the counterpart for batches of `_scatter` and `_actions`, which use dicts keyed by agent. Axes in names: E env
-of the batch, P position in the group arrays (env * number of its agents + agent), R row, L lane.
+of the batch, P position in the group arrays (env * number of agents in the group + agent), R row, L lane.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from fastmarl.core.vector.arrays.group import Acted, ArrayGroup
 
 
 def take_actions(env_actions: list[EnvActions]) -> list[Acted]:
-    """Take the actions chosen by the modules since the last call, in order of module index."""
+    """Collect the actions that modules have chosen since the last call, in order of module index."""
     acted = [(module, *actions.take()) for module, actions in enumerate(env_actions)]
     return [(module, rows, arrays) for module, rows, arrays in acted if arrays]
 
@@ -30,7 +30,7 @@ class ArrayScatter:
 
     Args:
         env: The batch.
-        store: Receives rows; its table has a lane for each agent that takes part.
+        store: Store that receives the rows; its table has a lane for each participating agent.
         envs: Indices of the batch envs in the store.
         first_position: First position of the batch among all batches, see `ArrayGroup`.
     """
@@ -52,14 +52,14 @@ class ArrayScatter:
         self._out = StepArrays({name: group.arrays for name, group in self._groups.items()}, *self._over)
 
     def arrays_for_reset(self) -> StepArrays:
-        """Return the arrays for a reset, with all agents present."""
+        """Return the arrays for a reset, with all agents marked as present."""
         out = self.arrays_for_step()
         for group in out.groups.values():
             group.present.fill(True)
         return out
 
     def arrays_for_step(self) -> StepArrays:
-        """Return the arrays for a step, which are always the same, with the participating agents present."""
+        """Return the arrays for a step, always the same objects, with the participating agents marked as present."""
         for steps in self._steps:
             steps.begin()
         self._out.infos.clear()
@@ -92,7 +92,7 @@ class ArrayScatter:
             group.drop_lanes(env_indices)
 
     def forget(self, env_indices: np.ndarray, out: StepArrays) -> None:
-        """Erase the results of these envs of the batch (int64), so that they are not recorded."""
+        """Clear the results of these envs of the batch (int64), so that they are not recorded."""
         self._check_infos(out)
         out.terminated[env_indices] = out.truncated[env_indices] = False
         for group in out.groups.values():
@@ -104,8 +104,8 @@ class ArrayScatter:
         """Add a step of all envs.
 
         Returns:
-            uint8 [E], flags of entire episodes: 0, 1 terminated, 2 truncated, or 3; and int64, the envs with any flag.
-            The next step overwrites both.
+            (uint8 [E], flags of entire episodes: 0, 1 terminated, 2 truncated, or 3 both; int64, the envs with any
+            flag). The next step overwrites both.
 
         Raises:
             MultiAgentEnvError: If a result is invalid; the error names env index, agent and env step. All episodes are
@@ -125,7 +125,7 @@ class ArrayScatter:
         return all_done_E, self._ended_envs[:n_over]
 
     def actions(self, acted: list[Acted]) -> dict[str, Any]:
-        """Return group -> actions: arrays [E, A, ...] in the nesting of its action space; 0 where no agent acts."""
+        """Return {group: actions}: arrays [E, A, ...], nested like the action space; 0 where no agent acts."""
         return {name: group.actions(acted) for name, group in self._groups.items()}
 
     def _check_infos(self, out: StepArrays) -> None:

@@ -22,11 +22,11 @@ Flags = tuple[np.ndarray, np.ndarray]  # result of `ArrayScatter.write_step()`
 
 
 class BatchStepper:
-    """Steps a batch of envs: passes it actions, and writes its steps to the store.
+    """Steps a batch of envs with actions from the modules, and writes the steps to the store.
 
     Args:
         env: The batch.
-        env_indices: Indices of its envs in the runner.
+        env_indices: Indices in the runner of the envs in the batch.
         first_position: See `ArrayScatter`.
         parts: See `VectorParts`.
     """
@@ -54,11 +54,11 @@ class BatchStepper:
         self._scatter.write_reset(own, out)
 
     def _begin(self, env_indices: list[int], own: np.ndarray) -> StepArrays:
-        """Reset these envs, together with envs due for a reset: some batches start all envs together.
+        """Reset these envs, together with all envs due for a reset, as some batches start all envs together.
 
         Args:
             env_indices: Indices of the envs in the runner.
-            own: int64, their positions in the batch.
+            own: int64, positions of these envs in the batch.
         """
         if self._to_begin:
             env_indices, self._to_begin = sorted(self._to_begin.union(env_indices)), set()
@@ -77,10 +77,10 @@ class BatchStepper:
         return out
 
     def _take_seeds(self, env_indices: list[int]) -> list[int] | None:
-        """Take seeds for the resets of these envs.
+        """Return the seeds for resetting these envs, or None for an unseeded reset.
 
-        Batches that cannot be seeded per episode get seeds only in the first reset of all these envs; their episodes
-        have no seed that reproduces them.
+        Batches that cannot be seeded per episode get seeds only in the first reset of all their envs; no seed then
+        reproduces a single episode.
         """
         seeds = self._seeds.take_all(env_indices)
         if self.env.seeds_each_episode:
@@ -92,7 +92,7 @@ class BatchStepper:
         return seeds if is_first else None
 
     def resume(self, env_indices: Sequence[int]) -> None:
-        """Continue the episodes of those given envs in the batch, with their lanes."""
+        """Continue the episodes of the given envs that are in the batch, with their lanes."""
         self._unseeded.clear()
         for env_index in env_indices:
             if env_index in self.env_indices:
@@ -126,7 +126,7 @@ class BatchStepper:
         self._given = self._scatter.actions(acted), out
 
     def step(self) -> None:
-        """Step with the given actions, touching nothing but the env and its arrays."""
+        """Step with the actions set by `give()`; only the env and its arrays are accessed."""
         try:
             self.env.step(*self._given)
         except ObservationError as error:
@@ -136,7 +136,7 @@ class BatchStepper:
             raise
 
     def _placed(self, error: ObservationError, *, stepped: bool) -> ObservationError:
-        """Return the error with the index of the env in the runner, and its env step."""
+        """Return the error with the runner index of the env, and its env step, filled in."""
         own, agent_id, _, problem = error.args
         env_t = self._scatter.env_t(own) + 1 if stepped else 0
         return ObservationError(self.env_indices[own], agent_id, env_t, problem)
@@ -170,10 +170,10 @@ class BatchStepper:
 
 
 class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
-    """Steps batches alternately, one in a background thread while the actions for another are chosen; a single one in
-    this thread.
+    """Steps several batches alternately, one in a background thread while the actions for another are chosen.
 
-    The thread exists only while a step is running, and not between calls.
+    A single batch is stepped in the calling thread. The background thread exists only while a step is running, not
+    between calls.
 
     Args:
         envs: The batches; batch k of n has the envs k, k + n, k + 2n, ...
@@ -247,15 +247,15 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
         batch.announce(after_step, after_each, flags)
 
     def forget(self) -> None:
-        """Wait for pending steps after an error, and drop them. All envs will be reset."""
+        """Wait for pending steps after an error, and drop their results. All envs will be reset."""
         self._begin_turns()
         self._background.end()
 
 
 class BackgroundSteps:
-    """Runs steps in the order in which they are begun, in a thread that lives from the first step until `end()`.
+    """Runs steps in the order of their `begin()` calls, in a thread that exists from the first step until `end()`.
 
-    It is a daemon thread, so a hanging step does not keep the process from exiting.
+    It is a daemon thread, so a hanging step does not prevent the process from exiting.
     """
 
     def __init__(self) -> None:
@@ -264,7 +264,7 @@ class BackgroundSteps:
         self._results: SimpleQueue[BaseException | None]
 
     def begin(self, step: Callable[[], None]) -> None:
-        """Queue a step, to be run in the context of the caller (contextvars)."""
+        """Queue a step; the thread runs it in the `contextvars` context of the caller that started the thread."""
         if self._ended is None:
             self._steps, self._results, ended = SimpleQueue(), SimpleQueue(), Event()
             arguments = (_make, self._steps, self._results, ended)
@@ -283,7 +283,7 @@ class BackgroundSteps:
             raise error
 
     def end(self) -> None:
-        """Wait for all steps, ignore their errors, and end the thread. After an interrupt, call this again."""
+        """Wait for all steps, ignoring their errors, and end the thread. After an interrupt, call this again."""
         # Results are not counted, as an interrupted wait may or may not have taken one. The thread is not joined: in
         # Python 3.11 a thread whose join() was interrupted counts as ended.
         if self._ended is not None:

@@ -19,15 +19,15 @@ from fastmarl.core.vector.workers.worker import WorkerPlan
 
 
 class EnvWorkers:
-    """The workers of a runner, and its envs in them: each worker has a range of consecutive envs.
+    """The worker processes of a runner, each of which runs a range of consecutive envs.
 
     Args:
         env: Argument of `env_creator()`.
         contexts: Contexts of all envs.
-        num_workers: Number of workers, at most one for each env; 0: one for each core.
+        num_workers: Number of workers, limited to one per env; 0 for one per core.
         options: Options of the processes.
         records_states: True if global states are recorded.
-        entropy: First env -> seed of the global generators (Python and NumPy) of its worker; None: unseeded.
+        entropy: First env of a worker -> seed of its global generators (Python and NumPy), or None if unseeded.
 
     Attributes:
         workers: The workers, in the order of their envs.
@@ -75,7 +75,7 @@ class EnvWorkers:
         ]
 
     def close(self) -> None:
-        """Close all envs and terminate all processes; raise the first error raised by close() of an env.
+        """Close all envs and terminate all processes; raise the first error from closing an env.
 
         After an interrupt, call this again.
         """

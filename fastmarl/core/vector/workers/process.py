@@ -43,7 +43,7 @@ class WorkerProcess(ChildProcess):
     Attributes:
         env_indices: Indices of its envs.
         descriptions: Descriptions of its envs.
-        is_started: True if its last start was finished; otherwise call `restart()`.
+        is_started: True if the last start was completed; otherwise call `restart()`.
 
     Raises:
         ConfigError: If the plan cannot be sent to another process.
@@ -113,7 +113,7 @@ class WorkerProcess(ChildProcess):
         return self._memory.slots
 
     def seconds_left(self, sent_at: float) -> float:
-        """Return the seconds left to answer a message that was sent at this time of `monotonic()`."""
+        """Return the seconds left for answering a message sent at `sent_at`, a time of `monotonic()`."""
         return max(sent_at, self._answered_at) + self._options.step_timeout_s - monotonic()
 
     def call(self, index: int, name: str, args: tuple, kwargs: dict) -> Any:

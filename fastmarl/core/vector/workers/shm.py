@@ -1,6 +1,6 @@
-"""Memory that a worker process shares with the runner, with the same layout on both sides.
+"""Memory shared by a worker process and the runner, with the same layout on both sides.
 
-It has no name but a file descriptor, so the system frees it when the last process using it exits, in whatever way.
+It has a file descriptor but no name, so the system frees it when the last process using it exits for any reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LINE = 64  # bytes of a cache line, which is never shared by two arrays
 
 
 class EnvSlots:
-    """Slots of an env in the memory."""
+    """Slots of an env in the shared memory, for results and actions."""
 
     def __init__(self, env: EnvDescription, arrays: Arrays):
         self.results = ResultSlots({a: obs for a, (obs, _) in env.spaces.items()}, env.state_space, arrays.cut)
@@ -28,15 +28,15 @@ class EnvSlots:
 
 
 class WorkerMemory:
-    """All memory of a worker.
+    """All shared memory of a worker.
 
     Args:
         envs: Descriptions of its envs.
-        fd: File descriptor of the memory to map; None: memory that is not shared.
+        fd: File descriptor of the memory to map; None for memory that is not shared.
 
     Attributes:
         slots: EnvSlots, by index of the env in the worker.
-        at: int64 [1]: index of the env being called; -1: none.
+        at: int64 [1], index of the env being called, or -1.
     """
 
     def __init__(self, envs: Sequence[EnvDescription], fd: int | None = None):
@@ -47,7 +47,7 @@ class WorkerMemory:
 
 
 class Arrays:
-    """Cuts consecutive arrays from a piece of memory; without memory, allocates them one by one."""
+    """Places arrays one after the other in `memory`; if it is None, allocates each array separately."""
 
     def __init__(self, memory: mmap.mmap | np.ndarray | None):
         self._memory = memory
@@ -62,7 +62,7 @@ class Arrays:
 
 
 def new_memory_file(envs: Sequence[EnvDescription]) -> int:
-    """Return the file descriptor of new memory for these envs."""
+    """Create memory for these envs, and return its file descriptor."""
     fd = os.memfd_create("fastmarl")
     os.ftruncate(fd, WorkerMemory(envs).size)
     return fd

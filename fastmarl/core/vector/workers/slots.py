@@ -1,7 +1,7 @@
 """Slots in shared memory for the results and actions of an env, keyed by agent, in the order of the env dicts.
 
 The env process and the runner process have equal objects over the same memory. The order of a dict is also written,
-because rows are recorded in it. Values that do not match are pickled instead, which is slower.
+because it determines the order of the recorded rows. Values that do not match are pickled instead, which is slower.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ObservationSlot:
     """Slot for the observation of an agent.
 
     Attributes:
-        value: Arrays in the nesting of the space, as views of the memory; None if a part is not an array.
-        array: The only array, if the observation is one.
+        value: Arrays nested like the space, as views of the memory; None if a part is not an array.
+        array: The array, if the observation is a single one; otherwise None.
     """
 
     def __init__(self, space: gym.Space, cut: Cut):
@@ -50,10 +50,10 @@ class ResultSlots:
     Args:
         observation_spaces: Dict of agent id -> observation space, for all possible agents.
         state_space: Space of the global states, if they are recorded and a single array.
-        cut: Makes the arrays.
+        cut: Function that allocates the arrays.
 
     Attributes:
-        read: (infos) -> the written result, with these infos; observations are views of the memory.
+        read: Function that returns the written result with the given infos; observations are views of the memory.
         state: The global state of the env, as a view of the memory; None if it has no slot.
     """
 
@@ -101,11 +101,11 @@ class ResultSlots:
 
 
 def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> ActionSlots:
-    """Make the slots for the actions of an env.
+    """Create the slots for the actions of an env.
 
     Args:
         action_spaces: Dict of agent id -> action space, for all possible agents.
-        cut: Makes the arrays.
+        cut: Function that allocates the arrays.
     """
     n = len(action_spaces)
     order = cut((1 + n,), np.int32)
@@ -115,14 +115,14 @@ def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> Actio
 
 
 def _action_array(space: gym.Space, cut: Cut) -> np.ndarray | None:
-    """Make the slot for an action that is an array; None for an action that is a number or cannot have a slot."""
+    """Allocate the slot for an array action; return None for an action that is a number or cannot have a slot."""
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)) and space.shape:
         return cut(space.shape, np.dtype(space.dtype).newbyteorder("="))
     return None
 
 
 def _put(array: np.ndarray, value: Any) -> None:
-    """Copy a value under the rules of the store: of the same shape, and see `can_hold()`."""
+    """Copy a value, or raise MisfitError unless shape and dtype match as in the store; see `can_hold()`."""
     if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
         try:
             value = np.asarray(value)

@@ -28,7 +28,7 @@ class Unit:
 
     Attributes:
         envs: (index, env index) of each env.
-        is_answered: True if an answer will arrive; False if the worker was lost since.
+        is_answered: True if an answer is expected; False if nothing was sent, or the worker was lost meanwhile.
         number: Number of the answer.
         sent_at: Time of the last message, by `monotonic()`.
     """
@@ -45,7 +45,7 @@ class Unit:
         """Send a message to step the envs.
 
         Args:
-            given: Index -> actions that do not fit into the shared memory.
+            given: {index: actions} for actions that do not fit into the shared memory.
             lost: Indices of envs to skip.
         """
         message = self._usual_message
@@ -57,7 +57,11 @@ class Unit:
 
 
 def make_splits(workers: list[WorkerProcess], num_splits: int, *, each_alone: bool) -> list[tuple[Unit, ...]]:
-    """Make units split by split, each split in the order of its envs: one part per split, or one part per unit."""
+    """Divide the envs into splits, and these into units, one per worker.
+
+    Returns:
+        Parts, in order of their splits: one per split, or one per unit if `each_alone`.
+    """
     parts: list[tuple[Unit, ...]] = []
     for split in range(num_splits):
         units = []
@@ -70,9 +74,9 @@ def make_splits(workers: list[WorkerProcess], num_splits: int, *, each_alone: bo
 
 
 def first_ready(stepping: list[Unit], batch_size: int) -> Iterator[Unit]:
-    """Take units off the list until they have `batch_size` envs, or the list is empty.
+    """Remove units from the list and yield them until they have `batch_size` envs, or the list is empty.
 
-    Units that are ready are taken in the order in which they were sent. A worker that takes too long is abandoned.
+    Ready units are yielded in the order in which they were sent. A worker that takes too long is treated as lost.
     """
     while stepping and batch_size > 0:
         ready = _wait(stepping)
@@ -85,7 +89,7 @@ def first_ready(stepping: list[Unit], batch_size: int) -> Iterator[Unit]:
 
 
 def _wait(stepping: list[Unit]) -> set[WorkerProcess]:
-    """Return the workers with an answer to their first unit, at least one."""
+    """Wait for the workers; return those that have answered their first unit or timed out, at least one."""
     first: dict[WorkerProcess, Unit] = {}
     for unit in stepping:
         first.setdefault(unit.worker, unit)
@@ -112,7 +116,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
     Order and results are the same as in `SplitVector`, unless there is a batch size.
 
     Args:
-        workers: Workers with all envs.
+        workers: The workers that run all envs.
         parts: See `VectorParts`.
     """
 
@@ -152,12 +156,12 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
             self._finish_resets(worker, indices, number)
 
     def _resets(self, worker: WorkerProcess, indices: list[int]) -> bytes:
-        """Make the message for resets, with seeds."""
+        """Return the message that requests resets, with their seeds."""
         resets = [(index, self._seeds.take(worker.env_indices[index])) for index in indices]
         return RESET + pickle.dumps(resets)
 
     def _finish_resets(self, worker: WorkerProcess, indices: list[int], number: int) -> None:
-        """Write the first observations from a worker; recreate failing envs, and reset them."""
+        """Write the first observations from a worker; recreate failed envs, and reset them again."""
         extras: dict[int, Extra] | None = None
         while indices:
             index = indices[0]
@@ -211,8 +215,8 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
     def forget(self) -> None:
         """Drop pending steps after an error or an interrupt. All envs will be reset.
 
-        Until a worker has answered that reset, it may still write earlier results to the shared memory; messages are
-        executed in order. After an interrupt, call this again.
+        Workers execute messages in order, so until a worker has answered the reset, it may still write earlier results
+        to the shared memory. After an interrupt, call this again.
         """
         for worker in self._workers:
             worker.forget()
@@ -228,7 +232,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
                 yield unit
 
     def _send_actions(self, unit: Unit) -> int:
-        """Send actions to the envs of the unit; return the number of envs."""
+        """Send actions to the envs of the unit; return the number of envs that are not resting."""
         given: dict[int, dict] = {}
         lost: set[int] = set()  # includes resting envs
         n_resting = 0
@@ -248,7 +252,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         return len(unit.envs) - n_resting
 
     def _answer(self, unit: Unit) -> dict[int, Extra]:
-        """Return index -> parts of the results that are not in the memory; nothing for lost envs."""
+        """Wait for the answer: {index: parts of the result that are not in shared memory}; {} if the worker is lost."""
         if unit.is_answered:
             try:
                 return unit.worker.recv(unit.number) or {}
@@ -257,7 +261,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         return {}
 
     def _write_steps(self, unit: Unit, after_step: AfterStep, after_each: bool) -> None:
-        """Record the results of a unit, all of which are in the memory."""
+        """Record the results of a unit, all of which are in shared memory."""
         slots, write = unit.worker.slots, self._store.scatter.write_step
         for index, env_index in unit.envs:
             all_done = write(env_index, *slots[index].results.read({}))
@@ -266,7 +270,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
                 after_step([env_index], [all_done])
 
     def _write_each(self, unit: Unit, extras: dict[int, Extra], after_step: AfterStep, after_each: bool) -> None:
-        """Record the results of the unit if some are not in the memory, or envs have failed, rest, or need checks."""
+        """Like `_write_steps()`, but handles results outside shared memory, checks, and failed or resting envs."""
         for index, env_index in unit.envs:
             extra = extras.get(index, NOTHING)
             if env_index in self._resting:
@@ -287,7 +291,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
                     after_step([env_index], [all_done])
 
     def _result(self, worker: WorkerProcess, index: int, extra: Extra, read: Callable[[dict], tuple]) -> Any:
-        """Return the result of an env, read from the memory if it is there; record its state."""
+        """Return the result of an env, from `extra` or else from shared memory; record its global state."""
         if self._env_states:
             state = worker.slots[index].results.state if extra.state is None else extra.state[0]
             self._env_states[worker.env_indices[index]].add(state)
@@ -305,7 +309,8 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         """Recreate an env.
 
         Raises:
-            EnvWorkerError: If its worker is gone. Otherwise the error of the env, if it may not be recreated.
+            EnvWorkerError: If its worker is lost.
+            Exception: The error of the env, if the env may not be recreated.
         """
         lost = []
 

@@ -1,4 +1,4 @@
-"""A worker process, which makes and steps some of the envs of a runner. It imports neither torch nor numba."""
+"""A worker process, which creates and steps some of the runner envs. It imports neither torch nor numba."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WorkerPlan:
         env: Argument of `env_creator()`, valid in other processes.
         contexts: Contexts of its envs.
         records_states: True if global states are recorded.
-        entropy: Seed of the global generators of Python and NumPy; None: they differ from run to run.
+        entropy: Seed of the global generators of Python and NumPy; None for seeds that differ from run to run.
         parent: Process id of the runner.
     """
 
@@ -61,7 +61,7 @@ class WorkerPlan:
 
 @dataclass
 class EnvFailure:
-    """Error of an env, ready to be sent.
+    """Description of an env error, which can be sent to the runner.
 
     Attributes:
         env_index: Index of the env in the runner.
@@ -83,10 +83,10 @@ class EnvFailure:
 
 @dataclass
 class Extra:
-    """Parts of an env result that are not in shared memory; None for parts that do not exist.
+    """Parts of an env result that are sent outside shared memory; None for all other parts.
 
     Attributes:
-        result: The complete result, in a tuple; the memory then contains no part of it.
+        result: The complete result, in a tuple; shared memory then contains no part of it.
         infos: Infos, keyed by agent.
         state: The global state of the env, in a tuple.
         failure: An error that replaces the result.
@@ -99,7 +99,7 @@ class Extra:
 
 
 def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription:
-    """Describe an env to the runner."""
+    """Return the description of an env for the runner."""
     agents = possible_agents_of(env)
     return EnvDescription(
         class_of(env),
@@ -114,7 +114,7 @@ def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription
 
 
 def run_worker(plan: WorkerPlan | bytes, channel: Channel) -> None:
-    """Run as the main function of the process."""
+    """Run a worker; this is the main function of its process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner handles it and closes its workers
     with contextlib.suppress(EOFError):  # raised when the runner is gone
         if isinstance(plan, bytes):
@@ -203,7 +203,7 @@ class Worker:
         return description
 
     def _remake(self, message: bytes) -> EnvDescription:
-        """Replace an env by a new one. If that fails, using the env fails until the next attempt succeeds."""
+        """Replace an env by a new one. If that fails, every use of the env fails until a later attempt succeeds."""
         index = pickle.loads(message)
         old, self._envs[index] = self._envs[index], None
         with contextlib.suppress(Exception), exits_as_errors():
@@ -211,7 +211,7 @@ class Worker:
         return self._guarded("constructor", index, self._make, index)
 
     def _reset(self, message: bytes) -> dict[int, Extra] | None:
-        """Reset some envs; return the parts of results that do not fit into the memory."""
+        """Reset some envs; return the parts of results that do not fit into shared memory."""
         return self._each("reset()", self._reset_one, pickle.loads(message))
 
     def _reset_one(self, index: int, seed: int | None) -> Extra | None:
@@ -219,7 +219,7 @@ class Worker:
         return self._extra(index, result, 2, self._memory.slots[index].results.write_reset)
 
     def _step(self, message: bytes) -> dict[int, Extra] | None:
-        """Step some envs; the message contains the actions that do not fit into the memory."""
+        """Step some envs; the message contains the actions that do not fit into shared memory."""
         indices, given = pickle.loads(message)
         slots = self._memory.slots
         actions = ((index, given[index] if index in given else slots[index].actions.read()) for index in indices)
@@ -232,7 +232,7 @@ class Worker:
     def _each(
         self, call: str, function: Callable[[int, Any], Extra | None], given: Iterable[tuple[int, Any]]
     ) -> dict[int, Extra] | None:
-        """Call `function` for each env; return index -> result or failure."""
+        """Call `function` for each env; return {index: extra parts of the result, or a failure}, or None if empty."""
         extras = {}
         for index, argument in given:
             try:
@@ -244,7 +244,7 @@ class Worker:
         return extras or None
 
     def _extra(self, index: int, result: Any, size: int, write: Callable[[tuple], bool]) -> Extra | None:
-        """Write a result, which should be a tuple of this size, to the memory; return the parts that do not fit."""
+        """Write a result, normally a tuple of `size` elements, to shared memory; return the parts that do not fit."""
         fits = type(result) is tuple and len(result) == size and isinstance(result[-1], dict) and write(result)
         has_infos = fits and has_any_info(result[-1])
         state = None
@@ -270,7 +270,7 @@ class Worker:
         return self._guarded("its spaces", index, env_spaces, self._envs[index], agent)
 
     def _guarded(self, call: str, index: int, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of an env, whose index is in shared memory meanwhile, in case this process ends in the call.
+        """Call a function of an env, with the env index in shared memory in case this process dies during the call.
 
         Raises:
             _EnvError: If the function failed.
@@ -287,7 +287,7 @@ class Worker:
                 self._memory.at[0] = -1
 
     def _pickled(self, answer: Any) -> bytes:
-        """Pickle an answer; values that cannot be pickled are a failure of their env."""
+        """Pickle an answer; a value that cannot be pickled is reported as a failure of its env."""
         try:
             return pickle.dumps(answer)
         except Exception as error:
