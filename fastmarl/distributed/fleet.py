@@ -225,7 +225,7 @@ class Fleet:
     def _fail(self, call: Call, error: Exception) -> None:
         """Handle an error raised by a call."""
         call.fail(error)
-        call.runner.sent_seq_no = NOTHING_SENT  # perhaps because of the weights
+        call.runner.sent_seq_no = NOTHING_SENT  # the weights may be the cause, so treat them as not sent
         if call.method == "sample":
             self.arrivals.add(Arrival(call.number, call.runner, error))
         elif call.method == "start":

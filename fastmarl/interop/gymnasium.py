@@ -100,7 +100,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         if given:
             raise ConfigError(f"options may have 'reset_mask', got {list(given)}; use env_config for the env's own")
         if mask is not None and not rows.is_begun:
-            raise ConfigError("reset all envs first, and after an error; then reset_mask may choose some")
+            raise ConfigError("reset all envs first, and after an error, by reset() without reset_mask")
         env_indices = np.arange(len(rows.is_over)) if mask is None else self._masked(mask)
         seeds = seed if seed is None else self._seeds(seed)
         rows.reset(env_indices, None if seeds is None else [seeds[env_index] for env_index in env_indices])

@@ -189,8 +189,8 @@ class PPOLearner:
         """Clear the gradients; raise ConfigError unless steps would update all trainable module parameters."""
         self.parameters.grad = None  # checks that no parameter was moved
         if _trained(self.module) != self._trained:
-            raise ConfigError("the module has other parameters to train than when the learner was made, as after "
-                              "layers were replaced or parameters unfrozen; make another PPOLearner")  # fmt: skip
+            raise ConfigError("the trainable parameters of the module have changed since the learner was made, as "
+                              "after layers were replaced or parameters unfrozen; make another PPOLearner")  # fmt: skip
         for name, value in self.optimizer.state.get(self.parameters, {}).items():
             if isinstance(value, Tensor) and value.dim() and value.shape != self.parameters.shape:
                 raise ConfigError(f"the optimizer's state belongs to another module: {name!r} has shape "

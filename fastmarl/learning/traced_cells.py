@@ -131,7 +131,7 @@ class TracedCells:
         paths = [self._states.get(id(each)) for each in states]
         known: tuple[Path, ...] = tuple(path for path in paths if path is not None)
         if len(known) < len(paths) or source is None or source.shape[:-1] != self._shape:
-            raise NotDenseError(f"its {kind} does not begin with {Columns.STATE_IN!r}, or does not read all steps")
+            raise NotDenseError(f"its {kind} does not begin with {Columns.STATE_IN!r}, or does not process all steps")
         weight, state_weight, bias, state_bias = (*weights, None, None)[:4]
         n, size = source.shape[-1], states[0].shape[-1]
         n_gates = (4 if kind == "lstm" else 3) * size

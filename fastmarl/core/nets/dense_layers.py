@@ -20,9 +20,8 @@ NATIVE = "native"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 OBSERVATIONS = -1  # stands for the index of a layer
 FASTER = 2  # torch threads that compute as much as one thread here
-# Multiplications per pass, above which torch is faster: if it has more threads, or without wide vectors here.
-MOST_AGAINST_THREADS = 4_000_000
-MOST_PLAIN = 300_000
+MOST_AGAINST_THREADS = 4_000_000  # multiplications per pass above which torch is faster with that many threads
+MOST_PLAIN = 300_000  # the same if the kernels here run without wide vectors
 
 
 class Cell(NamedTuple):

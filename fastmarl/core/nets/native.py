@@ -151,7 +151,7 @@ def _index_at(layout: RowLayout, path: Path) -> int:
 
 
 def _is_known(dtype: np.dtype) -> bool:
-    """Return True if torch receives the same numbers, which excludes float64, converted to float32 for torch."""
+    """Return True if values of this dtype reach torch unchanged; float64 is converted to float32."""
     return dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype != np.float64
 
 

@@ -90,7 +90,7 @@ class Block:
 
     @property
     def n_rows_held(self) -> int:
-        """Number of rows and final observations that occupy memory: all for small blocks, else all ever written."""
+        """Number of rows and final observations in memory: those ever written, but at least `SMALL` of them."""
         memory = self._memory
         touched = max(memory.n_touched, self.rows.n + self.rows.n_finals)
         n_held: int = min(memory.size + memory.final_size, max(touched, SMALL))

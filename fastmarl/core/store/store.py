@@ -24,7 +24,7 @@ from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.memory import MemoryRing
 from fastmarl.core.store.room import Expectation, Room
 
-OTHER_BYTES = 64  # of a row, besides its observation: about the outputs, rewards and indices with a small module
+OTHER_BYTES = 64  # estimated per row, besides the observation: outputs, reward and indices of a small module
 INACTIVE: Any = None  # in place of the block of a module that has no agents
 
 

@@ -48,7 +48,7 @@ class Streams:
         return self._sequence(_ENVS, env_index)
 
     def of_evaluation(self, *key: int) -> int:
-        """Return a seed for random sampling in an evaluation or, if `key` is an episode number, for its reset."""
+        """Return a seed for an evaluation: of its sampled actions or, given an episode number, of that reset."""
         return self._integer(_EVALUATION, *key)
 
     def of_worker(self, first_env: int) -> list[int] | None:

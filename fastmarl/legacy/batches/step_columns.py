@@ -202,7 +202,10 @@ class StepColumns(dict[str, Any]):
             BatchError: If a step is negative, or the sequences are padded.
         """
         if start < 0 or self.zero_padded:
-            raise BatchError("slice() takes steps from 0 on of sequences that are not padded")
+            raise BatchError(
+                f"slice() requires start >= 0 and sequences without padding, got start={start}, "
+                f"zero_padded={self.zero_padded}"
+            )
         steps = slice(start, min(end, self.count))
         if Columns.SEQ_LENS not in self:
             return self._like(self._taken(steps))

@@ -15,14 +15,16 @@ NO_STEP = -1  # the step of the first observation of an agent, in RLlib connecto
 
 
 class OutputView(NamedTuple):
-    """A column of earlier policy outputs.
+    """A column of earlier policy outputs, which may end with a constant entry.
+
+    RLlib appends that entry if the column does not exist when the agent first acts.
 
     Attributes:
         source: Name of the output.
         at: Index of the step shown, among the last steps, or an array of k such indices.
-        is_last_entry: True where the view shows the last entry, which never changes.
-        shows_last_entry: True if the view shows that entry anywhere.
-        has_last_entry: True if there is such an entry.
+        is_last_entry: True where `at` shows the constant entry: a bool, or an array of k.
+        shows_last_entry: True if any position shows it.
+        has_last_entry: True if the column has one.
         initial: Value before the first step, and of the last entry.
     """
 

@@ -40,7 +40,7 @@ class Window:
         self.order = self._order()
 
     def _needed(self, lane: int, horizon: int) -> int:
-        """Return the RLlib lookback for a waiting agent: up to its last observation at least `horizon` steps back."""
+        """Return the lookback that reaches the latest observation of a waiting agent at or before the horizon."""
         for env_t in reversed(self._times(lane)):
             if (back := self._env_t - env_t + 1) >= max(horizon, 1):
                 return back - 1

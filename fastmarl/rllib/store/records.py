@@ -197,7 +197,7 @@ class RLlibRecord(EpisodeRecord):
         self.unobserved_rewards: dict[Hashable, Any] = {}  # in this chunk, before the first observation of an agent
         self.is_terminated: Any = False
         self.is_truncated: Any = False
-        self.has_flags = False  # True if they are the spaces of the env
+        self.has_flags = False  # True once the env has set one of them to anything but False
         self.last_step_at: float | None = None  # set when the chunk ends
         self.awaits_reset = True  # the next observations of the env are the first of the episode
         self.keys = StepKeys()

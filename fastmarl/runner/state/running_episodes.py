@@ -259,10 +259,10 @@ class EpisodesState:
         if (module_of < 0).any():
             raise ConfigError("an agent of a running episode has no rows")
         for episode, of_episode in self._by_episode(waits):
-            waiting = np.flatnonzero(of_episode).tolist()
-            if sorted(episode["acting"]) != ([] if in_arrays else waiting):
-                raise ConfigError(f"the agents that act next in env {episode['env_index']} must be those whose last "
-                                  f"rows wait for it, {waiting}, got {episode['acting']}")  # fmt: skip
+            expected = [] if in_arrays else np.flatnonzero(of_episode).tolist()
+            if sorted(episode["acting"]) != expected:
+                raise ConfigError(f"'acting' of env {episode['env_index']} must list the agents whose last rows have "
+                                  f"no action yet, {expected}, got {episode['acting']}")  # fmt: skip
         return module_of
 
 
