@@ -4,8 +4,8 @@ python examples/vector_env_ppo.py --steps 1000000
 python examples/vector_env_ppo.py --env pettingzoo.butterfly.knights_archers_zombies_v11 --num-envs 8
 
 Only the line that makes `envs` differs from such a script for other vector environments, and the mask "active": rows in
-which no agent acts, because it waits or has ended, are left out of the loss. Random play returns about -26 per agent in
-simple_spread; a million env steps, 48 CPU seconds, raise that to -14.
+which no agent acts, because it waits or has finished, are left out of the loss. Random play returns about -26 per agent
+in simple_spread; a million env steps, 48 CPU seconds, raise that to -14.
 """
 
 import argparse

@@ -92,7 +92,7 @@ class EnvRunnerConfig:
     """If True, rebuild an env that raises an error, or whose worker dies or times out; otherwise `sample()` raises an
     error. See docs/scaling.md."""
     failed_episodes: str = "truncate"
-    """What to do with the episode of a failed env: "truncate" it at the last completed step, or "discard" it."""
+    """Treatment of the episode of a failed env: "truncate" it at the last completed step, or "discard" it."""
     max_restarts: int = 3
     """Consecutive restarts of an env without a successful step before its error is raised."""
     disable_env_checking: bool = False

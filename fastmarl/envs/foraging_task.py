@@ -106,7 +106,7 @@ class ForagingTask:
 
     @property
     def food_levels(self) -> np.ndarray:
-        """Pairs of lowest and highest levels, or SUM_OF_THREE, distributed like those of players, int64 [F, 2]."""
+        """Pairs of lowest and highest levels, or SUM_OF_THREE, distributed like player levels, int64 [F, 2]."""
         highest = self.min_food_level if self.max_food_level is None else self.max_food_level
         levels = _ranges("food", self.min_food_level, highest, self.max_num_food)
         if self.max_food_level is None:

@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.objects.public import public
@@ -17,6 +16,7 @@ from fastmarl.core.spaces.structs import map_struct
 from fastmarl.interop.agent_rows import AgentRows
 
 try:
+    from tensordict import TensorDict, TensorDictBase
     from torchrl.data import Binary, Composite, Unbounded
     from torchrl.envs import EnvBase
     from torchrl.envs.libs.gym import _gym_to_torchrl_spec_transform, set_gym_backend
@@ -90,7 +90,7 @@ class TensorDictEnv(EnvBase):
 
     def _make_specs(self) -> None:
         space, action_space = self._rows.observation_space, self._rows.action_space
-        if isinstance(action_space, gym.spaces.Dict) or not (_is_taken(space) and _is_taken(action_space)):
+        if isinstance(action_space, gym.spaces.Dict) or not (_is_supported(space) and _is_supported(action_space)):
             raise ConfigError(f"TensorDictEnv takes Box with 1 or more axes and numbers, Discrete, MultiDiscrete and "
                               f"MultiBinary with 1 axis, in observations also Dict, and no unsigned integers except "
                               f"bytes; got {space}, and {action_space} for actions: convert them in a wrapper of the "
@@ -175,9 +175,9 @@ def _flags(*shape: int) -> Binary:
     return Binary(shape=shape, dtype=torch.bool)
 
 
-def _is_taken(space: gym.Space) -> bool:
+def _is_supported(space: gym.Space) -> bool:
     if isinstance(space, gym.spaces.Dict):
-        return all(isinstance(key, str) and _is_taken(part) for key, part in space.items())
+        return all(isinstance(key, str) and _is_supported(part) for key, part in space.items())
     if isinstance(space, gym.spaces.Box):
         return 0 not in (len(space.shape), *space.shape) and space.dtype not in (np.uint16, np.uint32, np.uint64)
     return isinstance(space, gym.spaces.Discrete) or (isinstance(space, MULTIPLE) and len(space.shape) == 1)

@@ -293,7 +293,7 @@ class _Team:
         )
 
     def follow(self, online: "_Team", tau: float) -> None:
-        """Move the weights and buffers towards those of `online` by the fraction `tau`."""
+        """Move weights and buffers towards `online` by the fraction `tau`."""
         self.parameters.detach().lerp_(online.parameters.detach(), tau)
         for slow, new in zip(self._others(), online._others(), strict=True) if self._has_others else ():
             slow.lerp_(new, tau) if slow.is_floating_point() else slow.copy_(new)

@@ -218,6 +218,24 @@ def test_weights_for_inference_only(as_rl_module):
             other.set_weights({"p": {name: after[name] for name in after if name != "value.bias"}})
 
 
+class Heads(fastmarl.RLModule):
+    def setup(self):
+        names = ["policy"] if self.inference_only else ["policy", "value"]
+        self.heads = torch.nn.ModuleDict({name: torch.nn.Linear(3, 3) for name in names})
+
+    def get_non_inference_attributes(self):
+        return ["heads.value"]
+
+
+def test_a_module_for_inference_only_ignores_what_only_training_needs():
+    trained, acting = Heads(), Heads(inference_only=True)
+    acting.set_state(trained.get_state())
+    assert torch.equal(acting.heads["policy"].weight, trained.heads["policy"].weight)
+    for unknown in ("heads.other.weight", "heads.valued", "value.weight"):
+        with pytest.raises(ConfigError, match=f"{unknown} is unknown"):
+            acting.set_state({**trained.get_state(), unknown: np.zeros(3, np.float32)})
+
+
 class Plain(torch.nn.Module):
     def __init__(self):
         super().__init__()

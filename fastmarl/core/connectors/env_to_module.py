@@ -28,7 +28,7 @@ State = dict[str, dict[str, Any]]  # module id -> name of the connector -> its s
 
 @public("fastmarl.connectors")
 class EnvToModule(Mapping[str, ModuleConnectors]):
-    """Mapping of module id -> its connectors, if any; reads and restores the state of those of a given class.
+    """Mapping of module id -> its connectors, if any; reads and restores the state of connectors of a given class.
 
     Args:
         of_modules: Module id -> its connectors.

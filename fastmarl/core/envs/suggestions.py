@@ -29,7 +29,7 @@ def suggestions(name: str, known: Iterable[str]) -> list[str]:
 
     Args:
         name: The unknown name.
-        known: Names in addition to those of the installed Gymnasium, PettingZoo, MPE2, MAgent2 and OpenSpiel.
+        known: Names beyond the environments of the installed Gymnasium, PettingZoo, MPE2, MAgent2 and OpenSpiel.
     """
     by_core: dict[str, list[str]] = {}
     for other in dict.fromkeys([*known, *_modules(), *reversed(gym.registry), *_games()]):

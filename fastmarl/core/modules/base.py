@@ -193,9 +193,8 @@ class RLModule(torch.nn.Module):
         if unneeded and unneeded.isdisjoint(state):
             state = {**{name: own[name] for name in unneeded}, **state}
         if getattr(net, "inference_only", False):
-            omitted = {*self.training_attributes, *getattr(net, "get_non_inference_attributes", list)()}
-            state = {name: value for name, value in state.items()
-                     if name in own or str(name).partition(".")[0] not in omitted}  # fmt: skip
+            omitted = _below([*self.training_attributes, *getattr(net, "get_non_inference_attributes", list)()], state)
+            state = {name: value for name, value in state.items() if name in own or name not in omitted}
         given = {
             name: _as_own(own.get(name), value) if _is_extra(name) else _to_tensor(name, value)
             for name, value in state.items()
@@ -234,8 +233,13 @@ def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
     attributes = getattr(net, "get_non_inference_attributes", None)
     if attributes is None or getattr(net, "inference_only", False):
         return set()
-    paths = tuple(attributes())
-    return {name for name in names if name in paths or name.startswith(tuple(f"{path}." for path in paths))}
+    return _below(attributes(), names)
+
+
+def _below(paths: Iterable[str], names: Iterable[Any]) -> set[Any]:
+    """Return the given names of weights that belong to one of these attributes."""
+    beginnings = tuple(f"{path}." for path in paths)
+    return {name for name in names if f"{name}.".startswith(beginnings)}
 
 
 def _is_extra(name: str) -> bool:

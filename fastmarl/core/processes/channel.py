@@ -14,7 +14,7 @@ MOST_AT_ONCE = 1 << 16  # bytes per packet; the system rejects packets larger th
 
 
 class Channel:
-    """One end of a channel over a socket, which detects immediately that the other process has ended.
+    """One end of a channel over a socket, which detects immediately that the other process has exited.
 
     It sends packets, not a stream: the system keeps them separate, and a round trip takes 12 µs instead of 18.
 

@@ -72,7 +72,7 @@ class Trajectory(Steps):
         self.unroll_id = _next_unroll_id()
 
     def build_for_training(self, view_requirements: Mapping[str, ViewRequirement]) -> SampleBatch:
-        """Build the batch of these steps like the RLlib method, and drop them unless the agent has ended."""
+        """Build the batch of these steps like the RLlib method, and drop them unless the agent has finished."""
         if torch.is_tensor(self.obs[0]):
             raise ValueError
         columns, rows = {}, np.array(self.rows)

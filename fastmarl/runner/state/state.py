@@ -196,7 +196,7 @@ class RunnerState:
         check_numpy_state(self._resources.rng, streams["numpy"])
 
     def _check_of_runner(self, state: Any, is_partial: bool) -> None:
-        """Raise ConfigError if a state is incomplete, or its modules or connectors differ from those of the runner.
+        """Raise ConfigError if a state is incomplete, or its modules or connectors differ from the runner's.
 
         Args:
             state: Content of a file.
