@@ -1,14 +1,16 @@
 import hashlib
 import json
+import math
 import os
 import pathlib
 import shutil
+import struct
 import sys
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from support.differences import assert_same
@@ -56,6 +58,8 @@ trees = st.recursive(leaves, lambda t: st.lists(t) | st.tuples(t, t) | st.dictio
 
 @pytest.mark.slow
 @given(state=trees)
+@example(state=struct.unpack(">d", bytes.fromhex("7ff8000000000001"))[0])
+@example(state=[-math.nan, math.inf, -math.inf, math.nan])
 def test_any_tree_comes_back_equal(state, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")
     save_state(folder, state)

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def load_state(path: str | os.PathLike[str]) -> Any:
         raise _damaged(arrays_file, f"its {len(blob)} bytes do not match the checksum in {STATE_FILE}")
     try:
         return _decode(content["tree"], load_arrays(blob))
-    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError, struct.error) as error:
         raise _damaged(file, f"its content can't be understood ({error!r})") from error
 
 
@@ -127,7 +128,7 @@ def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, int):
         return int(value) if value.bit_length() <= _SAFE_INT_BITS else {"$": "int", "value": hex(value)}
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$": "float", "value": repr(float(value))}
+        return float(value) if math.isfinite(value) else {"$": "float", "value": _infinite_or_nan(value)}
     if isinstance(value, np.ndarray):
         return _encode_array(value, path, arrays)
     if isinstance(value, list):
@@ -177,6 +178,12 @@ def _tensor_to_array(tensor: torch.Tensor) -> np.ndarray:
         return tensor.float().numpy()
 
 
+def _infinite_or_nan(value: float) -> str:
+    """Return the number's name, or the bits of a NaN that `float()` does not make from its name."""
+    bits, name = struct.pack(">d", value), repr(float(value))
+    return name if struct.pack(">d", float(name)) == bits else bits.hex()
+
+
 def _decode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, list):
         return [_decode(item, arrays) for item in value]
@@ -188,7 +195,8 @@ def _decode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if kind == "int":
         return int(inner, 16)
     if kind == "float":
-        return float(inner)
+        is_name = inner in ("nan", "inf", "-inf")
+        return float(inner) if is_name else struct.unpack(">d", bytes.fromhex(inner))[0]
     if kind == "tuple":
         return tuple(_decode(item, arrays) for item in inner)
     if kind == "dict":
