@@ -282,15 +282,3 @@ def test_every_option_stands_on_its_page_with_its_default(options):
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         expected = "required" if default is dataclasses.MISSING else f"`{default!r}`"
         assert on_page.get(field.name) == expected, field.name
-
-
-def test_figures_of_the_readme_stand_where_they_were_measured():
-    pattern = r"^\|.*\| ([\d. to]+) \| \[.*\]\((.*\.md)#(.*)\) \|$"
-    rows = re.findall(pattern, (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert len(rows) > 4
-    for figures, page, anchor in rows:
-        sections = re.split(r"^#+ (.+)\n", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]
-        names = [re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-") for name in sections[::2]]
-        section = sections[2 * names.index(anchor) + 1]
-        for figure in figures.split(" to "):
-            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", section), (figure, page, anchor)
