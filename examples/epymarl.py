@@ -11,6 +11,7 @@ with the total team reward until the next one.
 
 import copy
 import sys
+from collections import defaultdict
 from itertools import pairwise
 
 import gymnasium as gym
@@ -20,7 +21,15 @@ from gymnasium.wrappers.utils import RunningMeanStd
 from torch import nn
 
 import fastmarl
-from fastmarl.batches import TeamRewards, add_aligned_n_step_returns, aligned, map_columns, with_final_obs
+from fastmarl.batches import (
+    TeamRewards,
+    add_aligned_n_step_returns,
+    aligned,
+    columns,
+    map_columns,
+    sequences,
+    with_final_obs,
+)
 from fastmarl.cli.arguments import not_negative, positive
 from fastmarl.cli.train import main
 from fastmarl.connectors import AgentIndicator, FlattenObservations
@@ -41,6 +50,7 @@ def add_arguments(parser):
     parser.add_argument("--entropy", type=not_negative, default=0.001, help="entropy weight (default %(default)s)")
     parser.add_argument("--normalize-rewards", action="store_true", help="subtract the mean of the run's rewards, and "
                         "divide them by their standard deviation")  # fmt: skip
+    parser.add_argument("--gru", action="store_true", help="a GRU as the actor's last hidden layer")
 
 
 def make_connectors(env, spaces, device):
@@ -51,12 +61,14 @@ def make_connectors(env, spaces, device):
 
 
 def make_config(args):
+    *dense, last = args.hiddens
+    layers = {"use_gru": True, "gru_cell_size": last} if args.gru else {}
     return fastmarl.EnvRunnerConfig(
         **runner_options(args),
         rollout_fragment_length=args.fragment,
         env_to_module_connector=make_connectors,
         rl_module_spec=fastmarl.RLModuleSpec(inference_only=True),  # an actor, without a value head
-        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu"},
+        model_config={"fcnet_hiddens": dense if args.gru else args.hiddens, "fcnet_activation": "relu", **layers},
     )
 
 
@@ -95,20 +107,23 @@ class Learner:
 
     def learn(self, episodes):
         """Update actor and critic; returns the losses, averaged over the epochs."""
-        rows, inputs = self.rows_of(episodes)
-        if not rows:
+        actor_rows, critic_rows = self.rows_of(episodes)
+        if not actor_rows:
             return {}
-        stats = self.ppo.update(rows) | self.regression.update({"obs": inputs, "value_targets": rows["value_targets"]})
+        stats = self.ppo.update(actor_rows) | self.regression.update(critic_rows)
         with torch.no_grad():
             for slow, newest in zip(self.target.parameters(), self.critic.parameters(), strict=True):
                 slow.lerp_(newest, TARGET_RATE)
         return stats
 
     def rows_of(self, episodes):
-        """Return columns with one row per agent step, and the critic inputs; no columns if no step was finished."""
+        """Return columns for actor and critic with one row per agent step; for a GRU, the actor's are sequences.
+
+        They are empty if no step was finished.
+        """
         batch = aligned(episodes, groups={POLICY: self.agents}, outputs=["action_logp"]).get(POLICY)
         if batch is None:
-            return {}, None
+            return {}, {}
         active, rewards = batch["active"], self.team_rewards(batch)  # [T, E, A]
         if self.args.normalize_rewards:
             rewards[active] = self.reward_norm(rewards[active])
@@ -118,9 +133,24 @@ class Learner:
             values = self.critic(inputs).squeeze(-1)
         n_steps, gamma = self.args.n_steps, self.args.gamma
         add_aligned_n_step_returns(batch, later, n_step=n_steps, gamma=gamma, rewards=rewards)
-        columns = to_tensors(batch, ["obs", "actions", "action_logp", "value_targets"], self.device)
-        rows = map_columns(lambda column: column[active], columns)
-        return rows | {"advantages": rows["value_targets"] - values}, inputs
+        tensors = to_tensors(batch, ["obs", "actions", "action_logp", "value_targets"], self.device)
+        rows = map_columns(lambda column: column[active], tensors)
+        rows["advantages"] = rows["value_targets"] - values
+        critic_rows = {"obs": inputs, "value_targets": rows["value_targets"]}
+        return self.sequences_of(episodes, batch, rows) if self.args.gru else rows, critic_rows
+
+    def sequences_of(self, episodes, batch, rows):
+        """Return one sequence per agent and chunk; `rows` are those of the active agents of an aligned batch."""
+        active, names, places = batch["active"], ["advantages", "value_targets"], defaultdict(list)
+        for e, a in zip(*active.any(0).nonzero(), strict=True):  # several for an agent that respawned
+            places[f"{batch['eps_id'][e]}_{self.agents[a]}"].append((slice(None), e, a))
+        order = [places[eps_id].pop(0) for eps_id in columns(episodes, outputs=[])[POLICY]["eps_id"]]
+        extra, padded = {}, np.zeros(active.shape, np.float32)  # [T, E, A]
+        for name in names:
+            padded[active] = rows[name].cpu()
+            extra[name] = np.concatenate([padded[place][active[place]] for place in order])
+        found = sequences(episodes, max_seq_len=self.args.fragment, extra_columns={POLICY: extra})[POLICY]
+        return to_tensors(found, ["obs", "actions", "action_logp", "loss_mask", "state_in", *names], self.device)
 
     def inputs_of(self, obs):
         """Return the critic inputs, given the agent observations [..., A, n]."""

@@ -79,7 +79,8 @@ def hours_of(task: str, algorithm: str) -> float:
     steps = TASKS[task].steps_of(algorithm)
     with tempfile.TemporaryDirectory() as folder:
         short = ["--folder", folder, "--overwrite", "--steps", str(min(steps // 100, MEASURED)), "--episodes", "1"]
-        fastmarl_train([*TASKS[task].arguments(algorithm), *short], stdout=subprocess.DEVNULL)
+        if fastmarl_train([*TASKS[task].arguments(algorithm), *short], stdout=subprocess.DEVNULL) != 0:
+            raise SystemExit(f"the first env steps of {algorithm} on {task} failed, see above")
         rows = rows_of(Path(folder))
     first, last = ((float(row["cpu_seconds"]), int(row["step"])) for row in (rows[0], rows[-1]))
     return (last[0] - first[0]) / (last[1] - first[1]) * steps / 3600

@@ -21,7 +21,7 @@ from fastmarl.report.plots import OTHERS, OURS, picture
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "benchmarks/results/reproduce.json", ROOT / "docs/results.md"
 MARKS = "<!-- results -->", "<!-- end of results -->"
-COLORS = dict(zip(ALGORITHMS, (OURS, OTHERS, "black", "#5e35b1"), strict=True))
+COLORS = dict(zip(ALGORITHMS, (OURS, OTHERS, "#ef6c00", "black", "#5e35b1"), strict=True))
 PER_HOUR = 3600
 PAPER = "[table 3](https://arxiv.org/abs/2006.07869)"  # for values that have not been looked up
 
@@ -46,7 +46,7 @@ def table(results: Iterable[dict]) -> str:
         published = TASKS[task].published.get(algorithm)
         hours = fmean(run["cpu_seconds"] for run in runs) / PER_HOUR
         cells = [
-            *(task, algorithm.upper(), str(len(runs)), f"{best(runs):.2f}"),
+            *(f"`{task}`", algorithm.upper(), str(len(runs)), f"{best(runs):.2f}"),
             PAPER if published is None else "{:.2f} ± {:.2f}".format(*published),
             *(spread([in_their_unit(run[play][0], task) for run in runs]) for play in ("sampled", "greedy")),
             f"{hours:.2f}",
@@ -82,7 +82,7 @@ def draw(results: Iterable[dict]) -> None:
         by_task.setdefault(task, {})[algorithm] = runs
     for family, tasks in groupby(by_task, lambda task: task.partition("-")[0]):
         names = [*tasks]
-        with picture(ROOT / f"docs/images/results_{family}.png", 3.2 * len(names), 2.6) as figure:
+        with picture(ROOT / f"docs/images/results_{family}.png", 9.6, 2.6) as figure:
             for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
                 for algorithm, runs in by_task[name].items():
                     steps, returns = np.array([run["curve"] for run in runs]).transpose(2, 0, 1)

@@ -8,6 +8,7 @@ from typing import Any
 ALGORITHMS = {  # published name -> arguments of `fastmarl train`
     "ippo": ("epymarl", "--critic", "own"),
     "mappo": ("epymarl", "--critic", "central"),
+    "ippo-gru": ("epymarl", "--critic", "own", "--gru"),
     "vdn": ("vdn",),
     "qmix": ("qmix",),
 }
@@ -39,7 +40,7 @@ class Task:
     env_config: Mapping[str, Any] = field(default_factory=dict)
     limit: int
     steps: int
-    algorithms: tuple[str, ...] = ("ippo", "mappo")
+    algorithms: tuple[str, ...]
     published: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     unit: tuple[float, float] = (1.0, 0.0)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -62,13 +63,14 @@ class Task:
         return [*ALGORITHMS[algorithm], *given, *flags]
 
 
-def _foraging(name: str) -> Task:
+def _foraging(name: str, algorithms: tuple[str, ...] = ("ippo", "mappo")) -> Task:
     return Task(
         original=f"lbforaging:{name}",
         env="fastmarl.lbforaging",
         env_config={"name": name, "max_episode_steps": 51},
         limit=50,
         steps=20_000_000,
+        algorithms=algorithms,
     )
 
 
@@ -86,7 +88,7 @@ def _warehouse(name: str, algorithms: tuple[str, ...]) -> Task:
 
 TASKS = {
     "lbf-8x8-2p-2f-coop": _foraging("Foraging-8x8-2p-2f-coop-v3"),
-    "lbf-2s-8x8-2p-2f-coop": _foraging("Foraging-2s-8x8-2p-2f-coop-v3"),
+    "lbf-2s-8x8-2p-2f-coop": _foraging("Foraging-2s-8x8-2p-2f-coop-v3", ("ippo", "mappo", "ippo-gru")),
     "lbf-10x10-3p-3f": _foraging("Foraging-10x10-3p-3f-v3"),
     "mpe-simple-spread": Task(
         original="mpe2.simple_spread_v3",

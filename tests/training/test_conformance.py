@@ -41,6 +41,7 @@ VARIANTS = {
     "qmix, memory": Variant("qmix", WatchedQ, ("--memory",)),
     "ippo, policies": Variant("ippo", WatchedIPPO, ("--policies", "each")),
     "epymarl, central": Variant("epymarl", WatchedEPyMARL, ("--fragment", "20", "--critic", "central"), 20),
+    "epymarl, gru": Variant("epymarl", WatchedEPyMARL, ("--fragment", "20", "--gru"), 20),
     "recurrent_ippo, memoryless": Variant(
         "recurrent_ippo", WatchedRecurrentIPPO, ("--memoryless", "--lambda", "0.9"), 64
     ),
@@ -51,19 +52,22 @@ REFUSED = {
     **{(name, "unequal observations"): "have different spaces" for name in ONE_POLICY},
     **{(name, "unequal actions"): "have different spaces" for name in ONE_POLICY},
     **{
-        (name, world): "action values need Discrete actions"
+        (name, world): "Q-networks need a Discrete action space"
         for name in ("iql", "vdn", "qmix", "qmix, memory")
         for world in NOT_DISCRETE
     },
     ("mappo", "no state"): "mappo needs an env with state(), which returns the global state as one array",
 }
 CELLS = [(name, world) for name in VARIANTS for world in WORLDS]
-CHEAP = [name for name in VARIANTS if not name.startswith("recurrent_ippo")]  # its updates are longer
+CHEAP = [
+    name for name in VARIANTS if not name.startswith("recurrent_ippo") and name != "epymarl, gru"
+]  # its updates are longer
 IN_CI = {
     *((CHEAP[i % len(CHEAP)], world) for i, world in enumerate(WORLDS)),
     *(("recurrent_ippo", world) for world in ("macro-actions of 20 steps", "masked turns")),
     *(("recurrent_ippo, memoryless", world) for world in ("joins", "dict observations")),
     *(("qmix, memory", world) for world in ("masked turns", "joins")),
+    *(("epymarl, gru", world) for world in ("masked turns", "joins")),
 }
 
 

@@ -24,7 +24,14 @@ OPTIONS = {
         "n_steps": 5,
     },
     **{"hiddens": [8, 8], "lr": 1e-3, "gamma": 0.9, "entropy": 0.0, "fragment": 20, "n_steps": 5},
-    **{"normalize_rewards": False, "max_steps": None, "respawn": False, "late_rewards": "error", "reward_scale": 1.0},
+    **{
+        "normalize_rewards": False,
+        "gru": False,
+        "max_steps": None,
+        "respawn": False,
+        "late_rewards": "error",
+        "reward_scale": 1.0,
+    },
 }
 
 
@@ -58,7 +65,8 @@ def test_targets_and_advantages_equal_plain_loops(critic, normalize):
     mean, std = (of_run.mean(), of_run.std()) if normalize else (0.0, 1.0)
     assert len({len(chunk) for chunk in episodes}) > 1
     assert {chunk.is_terminated for chunk in episodes} == {True, False}
-    rows, inputs = learner.rows_of(episodes)
+    rows, of_critic = learner.rows_of(episodes)
+    inputs = of_critic["obs"]
     names = "obs", "actions", "action_logp", "value_targets", "advantages"
     got = torch.cat([rows[name].reshape(len(inputs), -1) for name in names], 1)
     want = []

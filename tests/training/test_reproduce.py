@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.reproduce import report
+from benchmarks.reproduce.__main__ import hours_of
 from benchmarks.reproduce.cost import __main__ as cost
 from benchmarks.reproduce.tasks import TASKS
 from fastmarl.cli.arguments import env_of
@@ -57,7 +59,7 @@ def newest_checkpoint(folder):
 @pytest.mark.exhaustive
 def test_runs_that_are_killed_are_resumed_with_the_same_curve(tmp_path):
     printed, want = finished(tmp_path / "undisturbed")
-    assert f"| {TASK} | MAPPO | 1 |" in printed
+    assert f"| `{TASK}` | MAPPO | 1 |" in printed
     assert want["curve"][-1][0] == 100_000
     for least in (0, 1, 40_000):
         process = started(tmp_path / "killed")
@@ -73,6 +75,13 @@ def test_runs_that_are_killed_are_resumed_with_the_same_curve(tmp_path):
     assert finished(tmp_path / "killed")[1] == want, "a finished run is not repeated"
 
 
+def test_an_estimate_that_fails_names_the_run(monkeypatch, capfd):
+    monkeypatch.setitem(TASKS, TASK, replace(TASKS[TASK], env="unknown.env"))
+    with pytest.raises(SystemExit, match=f"ippo on {TASK} failed"):
+        hours_of(TASK, "ippo")
+    assert "unknown.env" in capfd.readouterr().err
+
+
 def test_tables_and_plots_have_all_runs(tmp_path, monkeypatch):
     results = [
         {"task": task, "algorithm": algorithm, "seed": seed, "cpu_seconds": 1800.0,
@@ -84,7 +93,7 @@ def test_tables_and_plots_have_all_runs(tmp_path, monkeypatch):
     assert len(lines) == 2 + sum(len(task.algorithms) for task in TASKS.values())
     best = 0.7  # of the means over both seeds, 0.6 and 0.7
     figures = f"{best:.2f} | {report.PAPER} | 0.25 (0.00 to 0.50) | 0.50 (0.50 to 0.50) | 0.50"
-    assert lines[2] == f"| {TASK} | IPPO | 2 | {figures} |"
+    assert lines[2] == f"| `{TASK}` | IPPO | 2 | {figures} |"
     (tmp_path / "docs/images").mkdir(parents=True)
     monkeypatch.setattr(report, "ROOT", tmp_path)
     report.draw(results)

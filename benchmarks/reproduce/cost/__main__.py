@@ -29,7 +29,9 @@ ROWS = {  # name -> library and arguments of its child
     "TorchRL": ("torchrl", []),
     "fastmarl, Python env": ("fastmarl", ["--env", f"lbforaging:{NAME}"]),
     "fastmarl, compiled env": ("fastmarl", COMPILED),
+    "fastmarl, compiled env, GRU": ("fastmarl", [*COMPILED, "--gru"]),
     "fastmarl, compiled env, 128 envs (12.8 times the batch)": ("fastmarl", [*COMPILED, "--num-envs", "128"]),
+    "the Python env alone": ("environment", [f"lbforaging:{NAME}"]),
 }
 
 
@@ -55,7 +57,7 @@ def measured(library: str, options: list[str], args: argparse.Namespace) -> dict
     """Run a child in its virtual environment; returns microseconds of sampling and of learning per env step."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     python = str((args.envs_folder / library / "bin" / "python").absolute())
-    if library == "fastmarl":
+    if library in ("fastmarl", "environment"):
         python, environ["PYTHONPATH"] = sys.executable, str(ROOT)
     elif library == "epymarl":
         options = [str(args.epymarl.absolute()), *options]
