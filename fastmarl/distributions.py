@@ -1,4 +1,4 @@
-"""Action distributions with the names used in RLlib; they map `action_dist_inputs` to actions and log-probabilities."""
+"""Action distributions, named as in RLlib; they map `action_dist_inputs` to actions and log-probabilities."""
 
 from typing import TYPE_CHECKING
 

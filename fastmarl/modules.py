@@ -1,4 +1,4 @@
-"""PyTorch modules with the names used in RLlib, and the default networks."""
+"""PyTorch modules, named as in RLlib, and the default networks."""
 
 from typing import TYPE_CHECKING
 

@@ -141,5 +141,5 @@ def test_without_its_source_the_package_says_so(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", "import fastmarl"], cwd=tmp_path, env={}, capture_output=True, text=True
     )
-    assert " needs its own source, and only bytecode was installed" in done.stderr
+    assert " needs its source file, but only bytecode is installed" in done.stderr
     assert "install fastmarl with its .py files" in done.stderr

@@ -109,7 +109,7 @@ def test_a_module_that_takes_other_observations_is_refused():
     config = fastmarl.EnvRunnerConfig(
         env=lambda config: TwoGroups(config.num_envs), policies={"p": Echo(observation_space=wide)}
     )
-    with pytest.raises(ConfigError, match=r"agents \[0, 1\] observe Box.*\(1,\).* takes Box.*\(4,\)"):
+    with pytest.raises(ConfigError, match=r"agents \[0, 1\] observe Box.*\(1,\).* a module for Box.*\(4,\)"):
         fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=1)
 
 

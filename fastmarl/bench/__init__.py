@@ -1,4 +1,4 @@
-"""Speed of a runner relative to the bare environments and networks, its limit. See `measure_relative_speed()`."""
+"""Speed of a runner relative to its limit, the bare environments and networks. See `measure_relative_speed()`."""
 
 from typing import TYPE_CHECKING
 

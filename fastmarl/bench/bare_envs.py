@@ -1,4 +1,4 @@
-"""Environments in a bare loop with ready-made actions, a lower bound for the time of a runner."""
+"""Bare loops that step environments with ready-made actions: a lower bound on the runner's time."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.spaces.masks import action_mask
 from fastmarl.core.spaces.structs import map_struct
 
-TICKS_PER_CALL = 128  # env steps of each env in a call of sample()
+TICKS_PER_CALL = 128  # steps of each env per call of sample()
 MAX_CALLS = 64
-READY_ACTIONS = 16  # number of different actions, for a batch
+READY_ACTIONS = 16  # number of distinct actions per agent of a batch
 
 
 def bare_envs(envs: list[Any], seed: int, seconds: float, most_calls: int = MAX_CALLS) -> BareEnvs | BareBatch:
-    """Return the bare loop for environments of a runner."""
+    """Return a bare loop over the environments of a runner."""
     if isinstance(envs[0], ArrayEnv):
         return BareBatch(envs[0], seed, seconds, most_calls)
     return BareEnvs(envs, seed, seconds, most_calls=most_calls)
 
 
 class BareEnvs:
-    """Environments in a bare loop. Legal random actions are recorded once; `run()` replays and times them.
+    """Steps environments in a bare loop. Legal random actions are recorded once; `run()` replays and times them.
 
     Args:
         envs: Environments of a runner; adapters are removed.
-        seed: Seed of the first reset. As in a runner, every reset has a seed, so all runs are identical.
-        seconds: Approximate duration of the recorded steps, rounded to multiples of TICKS_PER_CALL ticks.
+        seed: Seed of the first reset. As in a runner, every reset is seeded, so all runs are identical.
+        seconds: Approximate duration of the recorded steps, rounded up to a multiple of TICKS_PER_CALL ticks.
         given: Function that converts a legal action (an int for Discrete) to the action that a runner would pass to an
             env.
-        most_calls: Maximum number of multiples of TICKS_PER_CALL ticks.
+        most_calls: Maximum number of recorded steps per env, in units of TICKS_PER_CALL.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BareEnvs:
         self._envs = envs
         self._seed = seed
         self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
-        self._schedule: list[Callable[[], Any]] = []  # the same steps as calls of the envs themselves
+        self._schedule: list[Callable[[], Any]] = []  # the same steps as calls without adapters
         self.calls = 0
         self._record(seconds, given, most_calls)
         self._check_repeats()
@@ -63,7 +63,7 @@ class BareEnvs:
         _check_acted(self)
 
     def run(self) -> float:
-        """Return the microseconds per agent step of one pass, including resets."""
+        """Replay all steps once; return the microseconds per agent step, including resets."""
         begun = perf_counter()
         for call in self._schedule:
             call()
@@ -93,7 +93,7 @@ class BareEnvs:
         return came
 
     def _play(self, index: int) -> tuple:
-        """Execute the recorded step or reset of this index and return its result."""
+        """Execute the recorded step or reset at this index and return its result."""
         i, actions = self._steps[index]
         env = self._envs[i]
         return env.reset(seed=self._seed + index) if actions is None else env.step(actions)
@@ -111,15 +111,15 @@ class BareEnvs:
 
 
 class BareBatch:
-    """A batch of environments in a bare loop. Random actions are sampled once; `run()` replays and times them.
+    """Steps a batch of environments in a bare loop. Random actions are sampled once; `run()` replays and times them.
 
-    Copies made by adapters are included.
+    Times include the copies made by adapters.
 
     Args:
-        env: Batch of a runner.
+        env: Env batch of a runner.
         seed: Env i is first reset with `seed + i`; later resets are seeded if a runner would seed them.
-        seconds: Approximate duration of a run, rounded to multiples of TICKS_PER_CALL ticks.
-        most_calls: Maximum number of multiples of TICKS_PER_CALL ticks.
+        seconds: Approximate duration of a run, rounded up to a multiple of TICKS_PER_CALL ticks.
+        most_calls: Maximum number of steps per env, in units of TICKS_PER_CALL.
     """
 
     def __init__(self, env: ArrayEnv, seed: int, seconds: float, most_calls: int):
@@ -141,7 +141,7 @@ class BareBatch:
         _check_acted(self)
 
     def run(self) -> float:
-        """Return the microseconds per agent step of one pass, including resets."""
+        """Replay all steps once; return the microseconds per agent step, including resets."""
         begun = perf_counter()
         self._reset()
         for _ in range(self.calls):
@@ -150,7 +150,6 @@ class BareBatch:
         return 1e6 * (perf_counter() - begun) / self.agent_steps
 
     def _draw(self, seed: int) -> dict[str, Any]:
-        """Sample actions for all agents."""
         env, drawn = self._env, {}
         for name, agents in env.groups.items():
             space = env.action_spaces[agents[0]]
@@ -169,7 +168,7 @@ class BareBatch:
         self._acting = {name: group.present.copy() for name, group in out.groups.items()}
 
     def _step(self, tick: int) -> np.ndarray:
-        """Step all envs, reset finished ones, and return whether each has finished, bool [E]."""
+        """Step all envs, reset the finished ones, and return which have finished, bool [E]."""
         actions = map_struct(np.copy, self._actions[tick % READY_ACTIONS])
         out = self._cleared()
         self._env.step(actions, out)
@@ -182,7 +181,7 @@ class BareBatch:
         return over
 
     def _cleared(self) -> StepArrays:
-        """Return the arrays in the state that an env expects."""
+        """Return the output arrays, cleared as an env expects them."""
         out = self._out
         for group in out.groups.values():
             group.rewards[...] = 0.0
@@ -201,7 +200,7 @@ class BareBatch:
 
 
 def _check_acted(loop: BareEnvs | BareBatch) -> None:
-    """Check that agents have acted, because times are divided by the number of their steps.
+    """Check that at least one agent has acted: times are divided by the number of agent steps.
 
     Raises:
         EnvCheckError: If no agent has acted.
@@ -219,7 +218,7 @@ def _without_adapter(env: Any) -> Any:
 def _bare_calls(env: Any, actions: dict | None, seed: int, came: tuple) -> list[Callable[[], Any]]:
     """Return the calls that a plain loop makes for this step, or for a reset if `actions` is None.
 
-    With an AECEnv, the loop includes the turns of ended agents.
+    With an AECEnv, the loop includes the turns of finished agents.
     """
     if not isinstance(env, AECPettingZooEnv):
         bare = _without_adapter(env)
@@ -233,13 +232,13 @@ def _bare_calls(env: Any, actions: dict | None, seed: int, came: tuple) -> list[
 
 
 def _who_acts(came: tuple) -> dict[Any, Any]:
-    """Return agent id -> action mask or None for the agents that act after this result of reset() or step()."""
+    """Return agent id -> action mask (or None) of the agents that act next, given a result of reset() or step()."""
     obs, infos = came[0], came[-1]
     ended = {agent for flags in came[2:4] for agent, has_ended in flags.items() if has_ended}
     return {agent: action_mask(value, infos.get(agent)) for agent, value in obs.items() if agent not in ended}
 
 
 def _is_over(step: tuple) -> bool:
-    """Return whether the episode is over according to a result of step()."""
+    """Return whether this result of step() ends the episode."""
     _, _, terminateds, truncateds, _ = step
     return terminateds["__all__"] or truncateds.get("__all__", False)

@@ -1,4 +1,4 @@
-"""Modules in a bare loop, with the observation batches of a runner."""
+"""Runs modules in a bare loop on observation batches recorded from a runner."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def watched_calls(modules: Mapping[str, Any], sample: Callable[[], Any]) -> tupl
     """Record the forward passes of modules during a call of sample().
 
     Returns:
-        List of (module id, batch) for each forward pass, and their total number of rows. Batches of a module with the
-        same size are copies of the first one.
+        List of (module id, batch), one per forward pass, and the total number of rows. Batches of a module with the
+        same size share a copy of the first one.
     """
     calls: list[tuple[str, dict]] = []
     batches: dict[tuple[str, int], dict] = {}
@@ -48,7 +48,7 @@ def watched_calls(modules: Mapping[str, Any], sample: Callable[[], Any]) -> tupl
 
 
 class BareNetwork:
-    """The modules of a runner, which replay the forward passes of a call of `sample()` without the runner."""
+    """Replays the forward passes that a runner's modules perform in a call of `sample()`, without the runner."""
 
     def __init__(self, runner: MultiAgentEnvRunner):
         assert runner.module is not None
@@ -66,7 +66,7 @@ class BareNetwork:
         self._steps = [(*sampling[module_id], batch) for module_id, batch in calls]
 
     def run(self, passes: int, sample: Callable[..., None]) -> float:
-        """Return the microseconds per agent step of `passes` replays of the recorded forward passes."""
+        """Replay the recorded forward passes `passes` times; return the microseconds per agent step."""
         synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
         with torch.inference_mode(), evaluation_mode(self._module):
             begun = perf_counter()
@@ -81,7 +81,7 @@ class BareNetwork:
 
 
 def sample_as_torch_does(dist: Any, logits: torch.Tensor, generator: torch.Generator) -> None:
-    """Sample actions with torch.distributions, like most training loops, or with our distributions if it has none."""
+    """Sample actions with torch.distributions, like most training loops, or with ours if torch has no equivalent."""
     if dist is Categorical:
         chosen: torch.distributions.Distribution = torch.distributions.Categorical(logits=logits)
     elif dist is DiagGaussian:
@@ -100,7 +100,7 @@ def sample_as_we_do(dist: Any, logits: torch.Tensor, generator: torch.Generator)
 
 @contextmanager
 def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Turn off dropout and similar layers, and restore the mode of each submodule at the end."""
+    """Turn off dropout and similar layers; restore the mode of each submodule on exit."""
     training = [submodule for submodule in module.modules() if submodule.training]
     if training:
         module.eval()

@@ -1,9 +1,9 @@
-"""Measurements of how close a runner comes to the limit set by its environments and modules.
+"""Measures how close a runner comes to the limit set by its environments and modules.
 
 The limit is a bare loop that steps the same environments with ready-made actions, plus forward passes of the same
 modules on ready-made batches, one per forward pass of the runner, with actions and log-probabilities from
-torch.distributions. Neither records anything. A stricter limit samples actions in fewer torch operations. Both limits
-use torch: where native code replaces it (core/nets/native.py), a runner may be faster than its limit.
+torch.distributions. Neither of them stores results. A stricter limit samples actions in fewer torch operations. Both
+limits use torch: where native code replaces it (core/nets/native.py), a runner may be faster than its limit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RelativeSpeed:
     network_us: float
     """Forward passes, and action sampling with torch.distributions."""
     limit_us: float
-    """Both together."""
+    """Bare environments and network together."""
     runner_us: float
     """`sample()` of the runner."""
     relative_speed: float
@@ -46,9 +46,9 @@ class RelativeSpeed:
     rounds: tuple[float, ...]
     """The ratios of all rounds."""
     median_round_us: tuple[float, float]
-    """Limit and runner in the round with the median ratio (of two, the lower one)."""
+    """Times of the limit and the runner in the round with the median ratio (the lower of two)."""
     own_network_us: float
-    """Forward passes, and action sampling in the few torch operations of our distributions."""
+    """Forward passes, and action sampling with our distributions, which use fewer torch operations."""
     own_relative_speed: float
     """Median of the ratios (env + own network) / runner, a stricter limit."""
 
@@ -58,17 +58,17 @@ class RelativeSpeed:
         return 1e6 / self.runner_us
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
+        """Return all fields as a dict, for JSON."""
         return {**asdict(self), "agent_steps_per_second": self.agent_steps_per_second}
 
 
 def measure_relative_speed(config: EnvRunnerConfig, *, rounds: int = 5, seconds: float = 1.0) -> RelativeSpeed:
-    """Measure a runner with this config and its limit alternately, in this process, each in a single thread.
+    """Measure a runner with this config and its limit alternately, in this process and on a single thread.
 
     Args:
         config: Config of the runner; seed 0 is used if it has none.
         rounds: Number of rounds; each times the environments, the modules and the runner once.
-        seconds: Approximate time limit for each measurement; at least 128 steps of every environment are made.
+        seconds: Approximate time limit for each measurement; every environment makes at least 128 steps.
 
     Returns:
         The medians over the rounds.
@@ -127,7 +127,7 @@ def _measure(
 
 
 def _run(runner: MultiAgentEnvRunner, calls: int) -> float:
-    """Return the microseconds per agent step of `calls` calls of sample(), starting with a reset like the bare loop."""
+    """Call sample() `calls` times, resetting first like the bare loop; return the microseconds per agent step."""
     runner.get_metrics()
     begun = perf_counter()
     for i in range(calls):

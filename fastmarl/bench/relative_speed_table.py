@@ -1,4 +1,4 @@
-"""Default table of `fastmarl bench relative-speed`, with a real env, one without costs, and one with many agents."""
+"""Default table of `fastmarl bench relative-speed`: a real env, a zero-cost env, and an env with many agents."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TITLES = {
     "network": "units in each of two layers, 4 agents x 256 envs",
     "workers": "worker processes (0: none), simple_spread, 16 envs",
 }
-SCALING_COLUMNS = {  # next to the size
+SCALING_COLUMNS = {  # besides the size
     "agent_steps_per_second": ("agent steps/s", ",.0f"),
     "runner_us": ("µs per agent step", ".3f"),
     "limit_us": ("bare loop", ".3f"),
@@ -39,7 +39,7 @@ SCALING_COLUMNS = {  # next to the size
 
 
 def relative_speed_tables(figures: Figures) -> list[Table]:
-    """Return the table of the section "figures", whose rows have an environment name and fields of `RelativeSpeed`."""
+    """Return the table of the section "figures"; its rows contain an environment name and fields of `RelativeSpeed`."""
     rows = figures["figures"]
     title = (
         f"µs per agent step, medians of {len(rows[0]['rounds'])} rounds, one torch thread; own: the bare loop draws "
@@ -72,7 +72,7 @@ def scaling_tables(figures: Figures) -> list[Table]:
 
 
 def draw_scaling(figures: Figures, path: Path) -> None:
-    """Plot the agent steps per second of runner and bare loop, one plot per series, with the relative speeds."""
+    """Plot agent steps per second of the runner and the bare loop, with relative speeds, one plot per series."""
     series = _by_name(figures)
     columns = min(2, len(series))
     lines = -(-len(series) // columns)

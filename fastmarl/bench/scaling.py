@@ -1,4 +1,4 @@
-"""Measurements of speed for different numbers of agents, environments, network units and worker processes."""
+"""Measures speed for different numbers of agents, environments, network units and worker processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `fastmarl` command. Larger subcommands have modules of their own; no other package prints."""
+"""The `fastmarl` command. Larger subcommands have their own modules; no other package prints."""
 
 from __future__ import annotations
 

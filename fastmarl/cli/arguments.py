@@ -21,7 +21,7 @@ from fastmarl.report.records import is_stream
 
 TRACEBACK = "FASTMARL_TRACEBACK"  # environment variable
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
-MAX_STEPS = 10_000  # of an episode played without another limit: greedy play may never end
+MAX_STEPS = 10_000  # per episode played without another limit: greedy play may never end
 LATE_REWARDS = ("error", "accumulate", "drop")
 
 ENV_HELP = (
@@ -31,7 +31,7 @@ ENV_HELP = (
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports errors in a single line, and suggests similar names."""
+    """An argument parser that reports errors on a single line and suggests similar names."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
@@ -50,20 +50,20 @@ class Parser(argparse.ArgumentParser):
         if not text.startswith("--") or " " in name or any(option.startswith(name) for option in known):
             return
         close = difflib.get_close_matches(name, known, 1, cutoff=0.5)
-        self.error(f"there is no option {name}{did_you_mean(close)}")
+        self.error(f"unknown option {name}{did_you_mean(close)}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = list(map(str, action.choices))
-            hint = did_you_mean(similar(str(value), known)) or f"; there are {', '.join(known)}"
-            raise argparse.ArgumentError(action, f"there is no {value!r}{hint}")
+            hint = did_you_mean(similar(str(value), known)) or f"; choose from {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"invalid choice {value!r}{hint}")
 
     def run(self, argv: Sequence[str] | None = None) -> int:
-        """Run the command named in the arguments, and report errors in a single line.
+        """Run the command named in the arguments, and report errors on a single line.
 
         Returns:
             The exit code: 0 for success; 1, or the `error_code` of the command, after a reported error; 130 after
-            Ctrl-C, once available results have been shown. Commands that check something have further codes.
+            Ctrl-C, once available results have been shown. Commands that check something use additional codes.
 
         Raises:
             SystemExit: For wrong arguments (2), and for --help and --version (0).
@@ -76,14 +76,14 @@ class Parser(argparse.ArgumentParser):
             print(f"fastmarl: {in_one_line(error)}", file=sys.stderr)
         except ModuleNotFoundError as error:
             module = (error.name or "").partition(".")[0]
-            print(f"fastmarl: this needs {module}: {how_to_install(module)}", file=sys.stderr)
+            print(f"fastmarl: this command needs {module}: {how_to_install(module)}", file=sys.stderr)
         except KeyboardInterrupt:
             print("fastmarl: interrupted", file=sys.stderr)
             return INTERRUPTED
         except Exception as error:  # mostly from user code
             if os.environ.get(TRACEBACK):
                 raise
-            print(f"fastmarl: {_where(error)}; {TRACEBACK}=1 shows the whole traceback", file=sys.stderr)
+            print(f"fastmarl: {_where(error)}; set {TRACEBACK}=1 for the full traceback", file=sys.stderr)
         return getattr(args, "error_code", 1)
 
 
@@ -101,22 +101,22 @@ def _where(error: Exception) -> str:
 
 
 def integer(least: int, text: str, most: int | None = None) -> int:
-    """Parse an integer of at least `least`, and at most `most`."""
+    """Parse an integer from `least` to `most`, or without an upper bound."""
     try:
         number = int(text)
     except ValueError:
         number = least - 1
     if number < least:
-        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be an integer >= {least}, got {text!r}")
     if most is not None and number > most:
-        raise argparse.ArgumentTypeError(f"must be an integer of at most {most:,}, got {text:.100}")
+        raise argparse.ArgumentTypeError(f"must be an integer <= {most:,}, got {text:.100}")
     return number
 
 
-positive = partial(integer, 1, most=10**12)  # more than a machine does in years
-copies = partial(integer, 1, most=2**20)  # of an env, each with its arrays
-episodes = partial(integer, 1, most=10**7)  # which are kept until their returns are shown
-width = partial(integer, 1, most=10**6 - 1)  # of a layer, whose weights grow with its square
+positive = partial(integer, 1, most=10**12)  # more than a machine can do in years
+copies = partial(integer, 1, most=2**20)  # copies of an env, each with its own arrays
+episodes = partial(integer, 1, most=10**7)  # all of them are kept until their returns are shown
+width = partial(integer, 1, most=10**6 - 1)  # width of a layer; the number of weights grows with its square
 natural = partial(integer, 0)
 
 
@@ -134,12 +134,12 @@ def real(what: str, fits: Callable[[float], bool], text: str) -> float:
 seconds = partial(real, "of seconds above 0", lambda number: number > 0)
 above_zero = partial(real, "above 0", lambda number: number > 0)
 not_zero = partial(real, "other than 0", bool)
-not_negative = partial(real, "of at least 0", lambda number: number >= 0)
+not_negative = partial(real, ">= 0", lambda number: number >= 0)
 share = partial(real, "from 0 to 1", lambda number: 0 <= number <= 1)
 
 
 def json_object(text: str) -> dict:
-    """Parse a dict from JSON."""
+    """Parse a JSON object into a dict."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -174,11 +174,11 @@ def existing_folder(text: str) -> Path:
         return path
     if path.exists():
         raise argparse.ArgumentTypeError(f"{text!r} is a file, not a folder")
-    raise argparse.ArgumentTypeError(f"there is no folder {text!r}{did_you_mean(_like(path))}")
+    raise argparse.ArgumentTypeError(f"folder {text!r} does not exist{did_you_mean(_like(path))}")
 
 
 def _like(path: Path) -> list[str]:
-    """Return existing paths with a similar spelling of the first missing part."""
+    """Return existing paths in which the first missing part is spelled similarly."""
     parents = [each for each in path.parents if each.is_dir()]
     if not parents or not path.name:
         return []
@@ -195,7 +195,7 @@ markdown_file = partial(output_file, (".md",))
 def add_env_arguments(
     parser: argparse.ArgumentParser, num_envs: int, *, needs_env: bool = True, limit: str = "never", rule: str = "error"
 ) -> None:
-    """Add the options for environments, their number, episode rules, the device of modules, and the seed."""
+    """Add the options for the environment, number of envs, episode rules, device of the modules, and seed."""
     parser.add_argument("--env", required=needs_env, metavar="NAME", help=ENV_HELP)
     parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
     add_episode_rules(parser, limit, rule)
@@ -205,7 +205,7 @@ def add_env_arguments(
 
 
 def add_episode_rules(parser: Any, limit: str = "never", rule: str = "error") -> None:
-    """Add the options for episode rules; `limit` and `rule` are texts for the defaults."""
+    """Add the options for episode rules; `limit` and `rule` describe their defaults in the help."""
     parser.add_argument("--max-steps", type=positive, metavar="N", help=f"env steps after which an episode is cut "
                         f"(default: {limit})")  # fmt: skip
     parser.add_argument("--respawn", action="store_true", help="a finished agent that is observed again begins a new "
@@ -215,7 +215,7 @@ def add_episode_rules(parser: Any, limit: str = "never", rule: str = "error") ->
 
 
 def add_env_workers(parser: Any) -> None:
-    """Add --num-env-workers, whose default, None, means the current process."""
+    """Add --num-env-workers; with the default, None, envs are stepped in the current process."""
     parser.add_argument("--num-env-workers", type=natural, metavar="N", help="step the environments in N worker "
                         "processes; 0: one for each core (default: in this process)")  # fmt: skip
 
@@ -226,7 +226,7 @@ def add_hiddens(parser: argparse.ArgumentParser) -> None:
 
 
 def runner_config(args: argparse.Namespace, **options: Any) -> Any:
-    """Return the EnvRunnerConfig for the arguments."""
+    """Build an EnvRunnerConfig from the arguments."""
     from fastmarl.core.config import EnvRunnerConfig
 
     search_current_folder(args.env)

@@ -25,21 +25,22 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.report.records import Figures, Orders, RecordFile, Row
 from fastmarl.report.tables import Table
 
-NUM_ENVS = 8  # of `bench relative-speed`
+NUM_ENVS = 8  # default of `bench relative-speed`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A command of `fastmarl bench`."""
+    """A subcommand of `fastmarl bench`."""
 
     name: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     """Function that adds the options of this benchmark."""
     measure: Callable[[argparse.Namespace, Callable[[str], None]], Iterator[tuple[str, Row]]]
-    """Function that yields (section, row) after each measurement, and passes a text before each to its second argument.
+    """Generator function that yields (section, row) after each measurement.
 
-    It raises a ConfigError before measuring if the arguments are invalid.
+    It passes a status text to its second argument before each measurement, and raises a ConfigError before the first
+    one if the arguments are invalid.
     """
     tables: Callable[[Figures], list[Table]]
     draw: Callable[[Figures, Path], None]
@@ -48,14 +49,14 @@ class Benchmark:
     below: Callable[[Figures], str] = lambda figures: ""
     """Text below the tables in Markdown."""
     orders: Orders = field(default_factory=dict)
-    """Sort orders of the sections for which plots and Markdown use the latest rows of all runs in the --json file."""
+    """Section -> sort key, for sections whose plots and Markdown use the latest rows of all runs in the --json file."""
 
     def add_parser(self, commands: Any) -> None:
         """Add the command to `fastmarl bench`."""
         self._fill(commands.add_parser(self.name, help=self.help))
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run the benchmark as a separate command, `python -m benchmarks.NAME`; return the exit code."""
+        """Run the benchmark as a standalone command, `python -m benchmarks.NAME`; return the exit code."""
         parser = Parser(prog=f"python -m benchmarks.{self.name}", description=self.help)
         self._fill(parser)
         return parser.run(argv)
@@ -69,11 +70,11 @@ class Benchmark:
         parser.set_defaults(run=self.run)
 
     def run(self, args: argparse.Namespace, terminal: Terminal) -> int:
-        """Measure, then record, show, write and plot the results; after Ctrl-C or an error, those available."""
+        """Measure, then record, show, write and plot the results, which are partial after Ctrl-C or an error."""
         file = RecordFile(args.json, f"bench {self.name}")
-        file.merged({}, self.orders)  # detects an invalid file before the work
+        file.merged({}, self.orders)  # fail early if the file is invalid
         if args.plot:
-            import matplotlib  # noqa: F401  a missing package, too
+            import matplotlib  # noqa: F401  fail early if it is missing
         figures: Figures = {}
         try:
             with terminal.status("measuring ...") as progress:
@@ -114,7 +115,7 @@ def _measure_relative_speed(args: argparse.Namespace, progress: Callable[[str], 
     own = {"env_config": {}, "num_envs": NUM_ENVS, "max_steps": None, "respawn": False, "late_rewards": "error"}
     if not args.env and (given := [name for name, value in own.items() if getattr(args, name) != value]):
         named = " and ".join(f"--{name}" for name in given).replace("_", "-")
-        raise ConfigError(f"without --env, the standard table has its own envs: add --env NAME, or leave out {named}")
+        raise ConfigError(f"without --env, a standard set of envs is measured: add --env NAME, or leave out {named}")
     options = {"model_config": {"fcnet_hiddens": args.hiddens}, "device": args.device, "seed": args.seed}
     configs = [(args.env, runner_config(args))] if args.env else standard_configs(**options)
     for name, config in configs:
@@ -135,7 +136,7 @@ def _measure_scaling(args: argparse.Namespace, progress: Callable[[str], None]) 
     names = args.series or [*reports.TITLES]
     for name in names:
         if name not in reports.TITLES:
-            raise ConfigError(f"there is no series {name!r}; there are {', '.join(reports.TITLES)}")
+            raise ConfigError(f"unknown series {name!r}; choose from {', '.join(reports.TITLES)}")
     for name in names:
         for row in measure_series(name, rounds=args.rounds, seconds=args.seconds, progress=progress):
             yield "series", row

@@ -90,9 +90,9 @@ def _tournament(args: argparse.Namespace, terminal: Terminal) -> int:
     from fastmarl.play.arena.matches import tournament
 
     if args.plot:
-        import matplotlib  # noqa: F401  before the work, not after it
+        import matplotlib  # noqa: F401  fail early if it is missing
     if len(args.players) < 2 or len(dict(args.players)) < len(args.players):
-        raise ConfigError(f"a tournament needs players of different names, got {[name for name, _ in args.players]}")
+        raise ConfigError(f"a tournament needs players with different names, got {[name for name, _ in args.players]}")
     torch.set_num_threads(1)
     with terminal.status("reading checkpoints ..."):
         loaded = {name: _policy_in(folder, trust=args.trust) for name, folder in args.players}
@@ -121,9 +121,9 @@ def _tournament(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _even(text: str) -> int:
-    """Parse an even integer above 0."""
+    """Parse a positive even integer."""
     if (number := episodes(text)) % 2:
-        raise argparse.ArgumentTypeError(f"must be even, half of the games on either side, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be even, as half of the games are played on each side, got {text!r}")
     return number
 
 
@@ -158,10 +158,10 @@ def _complete(args: argparse.Namespace, runs: Mapping[str, argparse.Namespace | 
     }
     if args.env is None:
         if not known:
-            raise ConfigError(f"{' and '.join(runs)} is not the folder of a training run, so --env is needed")
+            raise ConfigError(f"--env is required: found no training run in {' or '.join(runs)}")
         first, *others = known.values()
         if any(other != first for other in others):
-            raise ConfigError(f"the players were trained in different environments, {known}; choose with --env")
+            raise ConfigError(f"the players were trained in different environments, {known}; choose one with --env")
         args.env = first["env"]
     saved = next((rules for rules in known.values() if rules["env"] == args.env), RULES)
     for option in RULES:
@@ -196,7 +196,7 @@ def _policy_in(
     else:
         checkpoint, run = checkpoint_in(folder), None
         if checkpoint == folder and (runs := runs_in(folder)):
-            raise ConfigError(f"{folder} is no training run, but has some in it; name one, such as {runs[0]}")
+            raise ConfigError(f"{folder} is not a training run but contains some; pass one of them, such as {runs[0]}")
         policy = Policy.from_checkpoint(checkpoint, policy_mapping_fn=partial(_module_for, module_of, None))
     if unknown := [module for module in module_of.values() if module not in policy.module_ids]:
         raise ConfigError(f"--mapping names {', '.join(map(repr, unknown))}, but {folder} has the modules "

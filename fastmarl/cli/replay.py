@@ -45,10 +45,10 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     from fastmarl.replays import Recording, replay
 
     if args.video and args.episode is None:
-        raise ConfigError(f"--video needs the number or id of an episode: fastmarl replay {args.folder} EPISODE "
+        raise ConfigError(f"--video requires the number or id of an episode: fastmarl replay {args.folder} EPISODE "
                           f"--video {args.video}")  # fmt: skip
     if args.fps and not args.video:
-        raise ConfigError("--fps is the rate of a video: add --video FILE.mp4, or leave out --fps")
+        raise ConfigError("--fps requires --video: add --video FILE.mp4, or leave out --fps")
     recording = Recording(_record_in(args.folder))
     if args.episode is None:
         terminal.show(_listed(recording))
@@ -66,13 +66,13 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _record_in(folder: Path) -> Path:
-    """Return the record in the directory of a training run; other directories are returned unchanged."""
+    """Return the path of the record in the directory of a training run; return other directories unchanged."""
     from fastmarl.training.run_folder import RECORD, RUN_FILE
 
     if not (folder / RUN_FILE).exists():
         return folder
     if not (folder / RECORD).is_dir():
-        raise ConfigError(f"the run in {folder} has no record of its actions: train with --record-actions")
+        raise ConfigError(f"the run in {folder} has no recorded actions: train with --record-actions")
     return folder / RECORD
 
 

@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Check the config, and show the report."""
+    """Check the config and show the report."""
     from fastmarl.rllib.check import check_config  # first, so that a missing Ray is not blamed on the user module
 
     try:

@@ -1,4 +1,4 @@
-"""Reads the training runs that commands take as directories: their options, and policies in checkpoints."""
+"""Reads training runs from the directories passed to commands: their options, and policies in checkpoints."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def example(name: str) -> ModuleType:
     Raises:
         FastmarlError: If the file does not exist.
     """
-    if name not in ALGORITHMS:  # it may come from an untrusted directory and be the path of foreign code
-        raise FastmarlError(f"fastmarl has no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
+    if name not in ALGORITHMS:  # it may come from an untrusted directory and be a path to foreign code
+        raise FastmarlError(f"unknown algorithm {name!r}; choose from {', '.join(ALGORITHMS)}")
     package = Path(__file__).parents[1]
     paths = [package / "examples" / f"{name}.py", package.parent / "examples" / f"{name}.py"]
     path = next((path for path in paths if path.is_file()), None)
@@ -56,9 +56,9 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def check_trust(args: argparse.Namespace, folder: Path) -> None:
-    """Raise ConfigError if options from a file name user code that was never trusted; with --trust, remember it.
+    """Raise ConfigError if options from a file name untrusted user code; with --trust, remember that it is trusted.
 
-    The directory may be untrusted, and importing such code could run anything.
+    The directory may be untrusted, and importing the code could run anything.
     """
     from fastmarl.core.envs.registry import may_be_named_by_a_file
 
@@ -66,14 +66,14 @@ def check_trust(args: argparse.Namespace, folder: Path) -> None:
     if args.trust:
         remember_trust(args, folder)
     elif named and not _is_trusted(args, folder):
-        raise ConfigError(f"the run's options name code that is not fastmarl's: {', '.join(named)}; add --trust to "
-                          f"import it, now and later")  # fmt: skip
+        raise ConfigError(f"the run's options name code that is not part of fastmarl: {', '.join(named)}; add --trust "
+                          f"to allow importing it, now and in later commands")  # fmt: skip
 
 
 def remember_trust(args: argparse.Namespace, folder: Path) -> None:
-    """Allow later commands to import the user code that these options, read from this directory, name.
+    """Allow later commands to import the user code named in the options of this directory.
 
-    Without a writable home directory nothing is remembered, and later commands need --trust.
+    Without a writable home directory, nothing is remembered and later commands need --trust.
     """
     from fastmarl.core.envs.registry import is_known
 
@@ -119,7 +119,7 @@ def rules_of_play(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def note_of_limit(lengths: np.ndarray, args: argparse.Namespace) -> list[str]:
-    """Return a list with a sentence about episodes cut by the limit of `rules_of_play()`, empty if none was cut."""
+    """Return [a sentence about episodes cut off by the limit of `rules_of_play()`], or [] if there are none."""
     limit = args.max_steps or MAX_STEPS
     cut = int((lengths >= limit).sum())
     return [f"{cut:,} of {len(lengths):,} episodes reached the limit of {limit:,} env steps (--max-steps)"] * (cut > 0)
@@ -161,7 +161,7 @@ def evaluation_of(policy: Any, args: argparse.Namespace) -> Any:
 
 
 def load_run(path: Path, *, trust: bool) -> tuple[Any, argparse.Namespace] | None:
-    """Return the policy in a run directory or checkpoint, and the run options; None if the path belongs to no run."""
+    """Return the policy in a run directory or checkpoint, and the run's options; None if the path is in no run."""
     from fastmarl.cli.train_options import add_options
     from fastmarl.training.run_folder import checkpoint_in, run_of
 
@@ -171,7 +171,7 @@ def load_run(path: Path, *, trust: bool) -> tuple[Any, argparse.Namespace] | Non
     algorithm = example(about["algorithm"]).ALGORITHM
     defaults, saved = add_options(argparse.ArgumentParser(), algorithm), about["options"]
     if unknown := sorted(saved.keys() - defaults.keys()):
-        raise CheckpointError(f"{run.path}/run.json was written by another version of fastmarl: {', '.join(unknown)}")
+        raise CheckpointError(f"{run.path}/run.json has options of another fastmarl version: {', '.join(unknown)}")
     args = argparse.Namespace(**{**defaults, **saved, "trust": trust})  # earlier versions had fewer options
     check_trust(args, run.path)
     for name in (args.env, *args.module):

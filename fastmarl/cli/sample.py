@@ -21,12 +21,12 @@ from fastmarl.report.plots import bars, picture
 from fastmarl.report.records import RecordFile
 from fastmarl.report.tables import Table
 
-CALLS = 50  # of sample(), unless calls are longer or shorter than allowed
-LEAST_TICKS = 25  # of a call, whose overhead would otherwise show
-MOST_TICKS = 1000  # of a call, whose rows are all in memory
-WARM_TICKS, WARM_SECONDS = 64, 1.0  # limits of warming up; the first tick is not timed
+CALLS = 50  # number of sample() calls, within the limits below
+LEAST_TICKS = 25  # per call; with fewer, its overhead would show
+MOST_TICKS = 1000  # per call; all of its rows are in memory
+WARM_TICKS, WARM_SECONDS = 64, 1.0  # limits of the warm-up; the first tick is not timed
 ROUNDS, SECONDS = 3, 0.5  # for the comparison with a bare loop
-SUMMARY = (  # key of a figure, name in the table, format
+SUMMARY = (  # (key of the figure, name in the table, format)
     ("env_steps", "env steps", ",d"),
     ("agent_steps", "agent steps", ",d"),
     ("episodes", "episodes", ",d"),
@@ -34,7 +34,7 @@ SUMMARY = (  # key of a figure, name in the table, format
     ("episode_len_mean", "mean length", ",.1f"),
     ("agent_steps_per_second", "agent steps/s", ",.0f"),
 )
-OF_ENVIRONMENT, OF_NETWORK = ("env", "reset"), "forward"  # names of stages
+OF_ENVIRONMENT, OF_NETWORK = ("env", "reset"), "forward"  # stage names
 
 
 def add_parser(commands: Any) -> None:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     from fastmarl.runner.runner import MultiAgentEnvRunner
 
     if args.out:
-        import matplotlib  # noqa: F401  before the work, not after it
+        import matplotlib  # noqa: F401  fail early if it is missing
     torch.set_num_threads(1)
     config = runner_config(
         args,
@@ -109,7 +109,7 @@ def _sample(runner: Any, steps: int, figures: dict[str, Any], terminal: Terminal
 
 
 def _warm_up(runner: Any) -> None:
-    """Sample a few ticks, so that kernels are compiled, including the kernels used at the end of episodes."""
+    """Sample a few ticks to compile the kernels, including those used at the end of episodes."""
     runner.sample(num_timesteps=runner.num_envs)
     begun, ticks = perf_counter(), 1
     while ticks < WARM_TICKS and perf_counter() - begun < WARM_SECONDS:
@@ -158,7 +158,7 @@ def _summary_table(title: str, figures: dict[str, Any]) -> Table:
 
 
 def _stage_table(stage_ms: dict[str, float]) -> Table:
-    """Return a table with the milliseconds per tick, and the fraction of time, of each stage."""
+    """Return a table of the milliseconds per tick and the fraction of time spent in each stage."""
     total = sum(stage_ms.values()) or 1.0
     columns = {"stage": ("stage", ""), "ms": ("ms per tick", ".4f"), "share": ("share", ".1%")}
     figures = [{"stage": stage, "ms": ms, "share": ms / total} for stage, ms in stage_ms.items()]
@@ -183,7 +183,6 @@ def sentence(figures: dict[str, Any]) -> str:
 
 
 def _draw_stages(stage_ms: dict[str, float], title: str, path: Path) -> None:
-    """Draw the times of the stages as bars."""
     total = sum(stage_ms.values()) or 1.0
     with picture(path, 7, 3.2) as figure:
         axes = figure.subplots()

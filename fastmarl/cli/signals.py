@@ -1,4 +1,4 @@
-"""Signals that end a training run without interrupting an update."""
+"""Signals that stop a training run without interrupting an update."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 class EndSignals:
     """Context manager that records Ctrl-C or SIGTERM instead of interrupting its block; a second signal interrupts.
 
-    Put imports into the block also, because they may lose an interrupt that arrives in a callback of compiled code.
+    Put imports inside the block too, because they may lose an interrupt that arrives in a callback of compiled code.
 
     Attributes:
         received: Number of the signal, or None.
@@ -32,7 +32,7 @@ class EndSignals:
         self.release()
 
     def release(self) -> None:
-        """Restore the signal handlers from before the block."""
+        """Restore the signal handlers installed before the block."""
         while self._before:
             signal.signal(*self._before.popitem())
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from fastmarl.report.tables import Table
 
-WIDTH_OF_FILES = 128  # of tables, if stdout is not a terminal
-LONGEST_UNWRAPPED = 40  # characters of a cell
+WIDTH_OF_FILES = 128  # width of tables if stdout is not a terminal
+LONGEST_UNWRAPPED = 40  # characters per cell
 
 
 def open_terminal() -> Terminal:
@@ -42,7 +42,7 @@ class Terminal:
 
     @contextmanager
     def progress(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show the progress towards `total` on stderr; yield a function that adds to the progress."""
+        """Show the progress towards `total` on stderr; yield a function that advances it."""
         done = 0
 
         def add(n: int) -> None:

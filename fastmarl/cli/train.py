@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from fastmarl.training.loop import Outcome, Progress
     from fastmarl.training.run_folder import RunFolder
 
-SIGNALLED = 128  # + the signal number is the exit code, as in shells
+SIGNALLED = 128  # added to the signal number for the exit code, as in shells
 
 
 def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
-    """Run an example as a separate command; return the exit code, as `fastmarl.cli.main()`."""
+    """Run an example as a separate command; return an exit code like `fastmarl.cli.main()`."""
     with EndSignals() as signals:
         parser = Parser(prog=f"python {sys.argv[0]}", description=algorithm.help)
         _fill(parser, algorithm, signals)
@@ -51,7 +51,7 @@ def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
 
 
 def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
-    """Add the command, with only the options of the algorithm named in `argv`: loading all of them would need torch."""
+    """Add the command, with only the options of the algorithm named in `argv`: loading algorithms imports torch."""
     parser = commands.add_parser(
         "train", help=f"train with {', '.join(ALGORITHMS)}; write curve, picture and checkpoints; resume"
     )
@@ -63,18 +63,18 @@ def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
     if name not in ALGORITHMS and (later := [each for each in argv[2:] if each in ALGORITHMS]):
         parser.error(f"the algorithm comes before its options: fastmarl train {later[0]} ...")
     if name and name[0] != "-" and name not in ALGORITHMS:
-        hint = did_you_mean(similar(name, ALGORITHMS)) or f"; there are {', '.join(ALGORITHMS)}"
-        parser.error(f"there is no algorithm {name!r}{hint}")
+        hint = did_you_mean(similar(name, ALGORITHMS)) or f"; choose from {', '.join(ALGORITHMS)}"
+        parser.error(f"unknown algorithm {name!r}{hint}")
     try:
         if name.startswith("--") and (folder := _resumed(argv, parser)):
             parser.set_defaults(algorithm=described(folder)["algorithm"])
             parser._actions[-1].nargs, parser._actions[-1].required = "?", False
             name = parser.get_default("algorithm")
             if name not in ALGORITHMS:
-                raise ConfigError(f"{folder} is a run of {name}: resume it with the script that began it")
+                raise ConfigError(f"{folder} is a run of {name}: resume it with the script that started it")
         elif name.startswith("--") and not "--help".startswith(name):
-            parser.error(f"name an algorithm before the options, such as fastmarl train ippo {name} ..., or a run with "
-                         "fastmarl train --resume FOLDER")  # fmt: skip
+            parser.error(f"put an algorithm before the options, as in fastmarl train ippo {name} ..., or resume a run "
+                         "with fastmarl train --resume FOLDER")  # fmt: skip
         if name in ALGORITHMS:
             parser._actions[-1].help = argparse.SUPPRESS  # the usage names this algorithm instead
             _fill(parser, example(name).ALGORITHM, signals)
@@ -84,7 +84,7 @@ def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
 
 
 def _resumed(argv: Sequence[str], parser: Parser) -> Path | None:
-    """Return the directory given by --resume, before other options are parsed."""
+    """Return the --resume directory, before other options are parsed."""
     alone = argparse.ArgumentParser(add_help=False, prog=parser.prog)
     alone.error = parser.error  # type: ignore[method-assign]
     alone.add_argument("--resume", type=existing_folder)
@@ -116,11 +116,11 @@ def _run(
     for name in (args.env, *args.module):
         search_current_folder(name)
     if not args.no_plot:
-        import matplotlib  # noqa: F401  before the work, not after it
+        import matplotlib  # noqa: F401  fail early if it is missing
     if args.wandb:
         import wandb  # noqa: F401
     if not args.resume:
-        algorithm.check(args)  # before a directory is made
+        algorithm.check(args)  # before a directory is created
         name = f"{re.sub(r'[^A-Za-z0-9._]+', '_', args.env)}-{algorithm.name}-seed{args.seed}"
         folder = RunFolder.begin(args.folder, name, overwrite=args.overwrite)
     write_options = partial(folder.write_options, algorithm.name, saved_options(args))
@@ -153,21 +153,21 @@ def _reopen(
     from fastmarl.training.run_folder import RunFolder, run_of
 
     if "folder" in given or "overwrite" in given:
-        raise ConfigError("--resume continues in the folder that it names: leave out --folder and --overwrite")
+        raise ConfigError("--resume continues in the folder of the run: leave out --folder and --overwrite")
     path: Path = given["resume"]
     if (run := run_of(path)) is not None and run.path != path.absolute():
-        raise ConfigError(f"{path} is in the run {run.path}, which continues from its newest checkpoint: --resume "
-                          f"{run.quoted}")  # fmt: skip
+        raise ConfigError(f"{path} is part of the run {run.path}, which resumes from its latest checkpoint: use "
+                          f"--resume {run.quoted}")  # fmt: skip
     folder, about = RunFolder(path), described(path)
     if about["algorithm"] != algorithm.name:
-        raise ConfigError(f"{path} is a run of {about['algorithm']}, not of {algorithm.name}: fastmarl train --resume "
-                          f"{folder.quoted}")  # fmt: skip
+        raise ConfigError(f"{path} is a run of {about['algorithm']}, not of {algorithm.name}: use fastmarl train "
+                          f"--resume {folder.quoted}")  # fmt: skip
     args = with_saved(given, defaults, about)
     check_trust(args, path)
     newest = next(iter(folder.checkpoints()), None)
     if newest is not None and int(newest.name.partition("-")[2] or 0) >= args.steps:
-        raise ConfigError(f"the run in {path} is finished after {args.steps:,} env steps; give more --steps to "
-                          f"continue, or play: fastmarl evaluate {folder.quoted}")  # fmt: skip
+        raise ConfigError(f"the run in {path} has finished {args.steps:,} env steps; raise --steps to continue, or "
+                          f"evaluate it: fastmarl evaluate {folder.quoted}")  # fmt: skip
     folder.check_files()
     folder.lock()
     return folder, args
@@ -205,7 +205,7 @@ def _metrics_of(found: Evaluation) -> dict[str, float]:
 
 
 def _show_progress(change: Callable[[str], None], progress: Progress) -> None:
-    """Show the progress of the run, in place on a terminal and as a new line elsewhere."""
+    """Show the progress of the run: in place on a terminal, as a new line elsewhere."""
     minutes, seconds = divmod(round(progress.seconds_left), 60)
     line = (
         f"{progress.env_steps:,} env steps, {progress.env_steps / progress.total:.0%}  mean return "

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SECONDS = 120.0  # between checkpoints: a crash loses at most this much work on any machine
 HIDDENS = [64, 64]
 NOT_SAVED = ("run", "resume", "trust", "overwrite", "folder", "wandb")
-CHANGEABLE = (  # when a run is resumed
+CHANGEABLE = (  # options that may change when a run is resumed
     *("steps", "checkpoint_every", "device", "num_env_workers", "record_actions", "tensorboard"),
     *("episodes", "explore", "no_plot"),
 )  # fmt: skip
@@ -93,7 +93,7 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
 
 
 def add_ppo_arguments(group: Any, *, fragment: int = 25) -> None:
-    """Add the PPO options, which are the same in all PPO examples.
+    """Add the options shared by all PPO examples.
 
     Args:
         group: A parser or an argument group.
@@ -112,7 +112,7 @@ def add_ppo_arguments(group: Any, *, fragment: int = 25) -> None:
 
 
 def add_q_arguments(group: Any) -> None:
-    """Add the Q-learning options, which are the same in all Q-learning examples."""
+    """Add the options shared by all Q-learning examples."""
     group.add_argument("--fragment", type=positive, default=25, metavar="STEPS", help="env steps of each copy of the "
                        "env between updates (default %(default)s)")  # fmt: skip
     group.add_argument("--updates", type=positive, default=16, help="updates after each fragment (default "
@@ -144,7 +144,7 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
 def _policy(text: str) -> str:
     name, sign, patterns = text.partition("=")
     if text != "each" and not (name and sign and all(patterns.split(","))):
-        raise argparse.ArgumentTypeError(f"must be each, or NAME=PATTERN such as prey='agent_*', got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be 'each' or NAME=PATTERN, such as prey='agent_*', got {text!r}")
     return text
 
 
@@ -167,10 +167,10 @@ def check(algorithm: Algorithm, args: argparse.Namespace) -> None:
     if args.module and not algorithm.takes_module:
         raise ConfigError(f"{algorithm.name} has its own network: leave out --module, or train ippo")
     if "each" in args.policies and len(args.policies) > 1:
-        raise ConfigError(f"--policies takes each, or NAME=PATTERN for each policy, got {' '.join(args.policies)}")
+        raise ConfigError(f"--policies takes 'each', or NAME=PATTERN for each policy, got {' '.join(args.policies)}")
     names = [text.partition("=")[0] for text in args.policies]
     if len(set(names)) < len(names):
-        raise ConfigError(f"--policies names a policy twice: {', '.join(names)}; give all its patterns at once, as in "
+        raise ConfigError(f"--policies names a policy twice: {', '.join(names)}; pass all its patterns together, as in "
                           f"a='x_*,y_*'")  # fmt: skip
 
 
@@ -183,25 +183,25 @@ def with_saved(given: Mapping[str, Any], defaults: Mapping[str, Any], about: Map
     """Return the options of a resumed run.
 
     Args:
-        given: Command-line options, which may have more steps, or other options for monitoring and saving.
-        defaults: Defaults of all options, for options not saved by runs.
+        given: Options from the command line, which may raise --steps and change the `CHANGEABLE` options.
+        defaults: Defaults of all options, used for options that the run did not save.
         about: Content of run.json.
 
     Raises:
         ConfigError: If the command line changes any other option of the run, or lowers the number of steps.
-        CheckpointError: If the saved options belong to another algorithm.
+        CheckpointError: If the run saved an option that this version does not know.
     """
     folder, saved = given["resume"], about["options"]
     # Options missing in earlier versions get their defaults, which those versions used in training.
     if unknown := sorted(saved.keys() - defaults.keys()):
-        raise CheckpointError(f"{folder}/run.json was written by another version of fastmarl: {', '.join(unknown)}")
+        raise CheckpointError(f"{folder}/run.json has options of another fastmarl version: {', '.join(unknown)}")
     known = {**defaults, **saved}
     for name, value in given.items():
         if name not in (*NOT_SAVED, *CHANGEABLE) and value != known[name]:
             option = f"--{name.rstrip('_').replace('_', '-')}"
             raise ConfigError(f"--resume continues with {option} {known[name]}, not {value}: leave out {option}, "
-                              f"or begin another run")  # fmt: skip
+                              f"or start a new run")  # fmt: skip
     resumed = argparse.Namespace(**{**known, **given})
     if resumed.steps < saved["steps"]:
-        raise ConfigError(f"--resume can't shorten a run: it has {saved['steps']:,} env steps; give more")
+        raise ConfigError(f"--resume can't shorten a run: --steps must be at least {saved['steps']:,}")
     return resumed

@@ -38,7 +38,7 @@ class Callbacks:
     def on_environment_created(
         self, *, env_runner: Any, metrics_logger: Any, env: Any, env_context: Any, **kwargs: Any
     ) -> None:
-        """Called after the environments were created.
+        """Called after the environments have been created.
 
         Args:
             env_runner: The `MultiAgentEnvRunner`.
@@ -58,7 +58,7 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ) -> None:
-        """Called when an empty episode was created for an environment that has not been reset yet.
+        """Called after an empty episode has been created for an environment that has not been reset yet.
 
         Args:
             episode: The episode, a `MultiAgentEpisode`.
@@ -80,7 +80,7 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ) -> None:
-        """Called after environment `env_index` was reset; `episode` contains its first observations.
+        """Called after environment `env_index` has been reset; `episode` contains its first observations.
 
         `env_runner`, `metrics_logger`, `env` and `rl_module` are as in `on_episode_created()`.
         """
@@ -96,7 +96,7 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ) -> None:
-        """Called after environment `env_index` was stepped; `episode` contains the result.
+        """Called after each step of environment `env_index`; `episode` contains the result.
 
         `env_runner`, `metrics_logger`, `env` and `rl_module` are as in `on_episode_created()`.
         """
@@ -138,9 +138,9 @@ def listeners(
     """Instantiate the callback classes and collect the listeners of each event.
 
     Args:
-        callbacks_class: None, a class (or a function that makes the object), or a list of these; each is called once.
+        callbacks_class: None, a class (or a function that creates the object), or a list of these; each is called once.
         functions: Event name -> None, a callable, or a list of callables.
-        arguments: Event name -> keyword arguments with which it is called.
+        arguments: Event name -> names of its keyword arguments.
 
     Returns:
         Event name -> bound callables in calling order: classes first, then functions, each in the order given. Classes
@@ -174,7 +174,7 @@ def _instantiate(callbacks_class: Any) -> Any:
     if not callable(callbacks_class):
         raise ConfigError(
             f"callbacks_class must be a class or a list of classes, got {callbacks_class!r}; "
-            "pass the class itself, the runner makes the object"
+            "pass the class itself, not an instance"
         )
     return callbacks_class()
 
@@ -197,8 +197,8 @@ def _checked(event: str, function: Any, arguments: Sequence[str]) -> Listener:
         raise ConfigError(f"callbacks_{event} must be a callable or a list of callables, got {function!r}")
     if reason := misfit(function, **dict.fromkeys(arguments)):
         name = getattr(function, "__qualname__", repr(function))
-        raise ConfigError(f"{event} is called with the keywords {', '.join(arguments)}, which {name} does not take: "
-                          f"{reason}; name arguments that you use, and end the signature with **kwargs")  # fmt: skip
+        raise ConfigError(f"{event} is called with the keywords {', '.join(arguments)}, which {name} does not accept: "
+                          f"{reason}; name the arguments you use, and end the signature with **kwargs")  # fmt: skip
     return function
 
 

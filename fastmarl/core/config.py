@@ -57,7 +57,7 @@ OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dyn
 class EnvRunnerConfig:
     """Options of a `MultiAgentEnvRunner`.
 
-    Raises a TypeError for an unknown option, and a ConfigError with option, value and allowed values for a bad value.
+    Raises a TypeError for an unknown option, and a ConfigError that names the allowed values for an invalid value.
     """
 
     env: Any
@@ -76,8 +76,8 @@ class EnvRunnerConfig:
     """Number of worker processes in "async" mode, each with adjacent envs. 0 means one per core, but at most
     one per env."""
     worker_num_splits: int = 1
-    """Number of splits of the envs that alternate: while one is stepped, actions are computed for the next (double
-    buffering, with 2). Meanwhile, batched envs are stepped in a separate thread; with single envs, "sync" does the same
+    """Number of splits of the envs, which alternate: while one is stepped, actions are computed for the next (2 means
+    double buffering). Batched envs are stepped in a separate thread; single envs in "sync" mode are stepped
     sequentially, with equal results. See docs/scaling.md."""
     env_batch_size: int | None = None
     """In "async" mode, continue as soon as this many envs are ready; useful for envs of unequal speed. Which envs these
@@ -92,9 +92,9 @@ class EnvRunnerConfig:
     """If True, rebuild an env that raises an error, or whose worker dies or times out; otherwise `sample()` raises an
     error. See docs/scaling.md."""
     failed_episodes: str = "truncate"
-    """Treatment of the episode of a failed env: "truncate" it at the last completed step, or "discard" it."""
+    """How to handle the episode of a failed env: "truncate" it at the last completed step, or "discard" it."""
     max_restarts: int = 3
-    """Consecutive restarts of an env without a successful step before its error is raised."""
+    """Number of consecutive restarts of an env without a successful step before its error is raised."""
     disable_env_checking: bool = False
     """Skip the detailed checks of the first reset() and step() of each env."""
 
@@ -112,7 +112,7 @@ class EnvRunnerConfig:
     """RLModuleSpec of modules without one in `policies`, or a MultiRLModuleSpec with specs for some of them."""
     model_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of the default networks, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none.
-    Options that no module uses are an error."""
+    Options that no module uses raise an error."""
     env_to_module_connector: Any = None
     """Converts observations to module inputs, see docs/connectors.md: a `fastmarl.connectors.EnvToModuleConnector`, a
     list of them, a function `(env, spaces, device)` that returns these for a module, or a dict of module id -> any of
@@ -120,7 +120,7 @@ class EnvRunnerConfig:
     module_to_env_connector: Any = None
     """Transforms module outputs and actions: one or several `fastmarl.connectors.ModuleToEnvConnector`, in the same
     forms as `env_to_module_connector`; a function is called as `(env, spaces)`. They modify the recorded actions,
-    unless `GetActions` and `NormalizeAndClipActions` are in the list and mark where these are computed."""
+    unless `GetActions` and `NormalizeAndClipActions` in the list mark where actions are computed."""
     reward_scale: float = 1.0
     """Factor applied to rewards before they are recorded; metrics report returns computed from the original rewards."""
     clip_rewards: bool | float | tuple[float, float] | None = None
@@ -149,7 +149,7 @@ class EnvRunnerConfig:
     """Number of threads for compiled forward passes over many rows; results do not depend on it. None means the cores
     available to this process, at most 8; in a worker process of a group, its share of them."""
     explore: bool = True
-    """Default for `explore` of sample(): True samples actions, False chooses the most likely ones."""
+    """Default for the `explore` argument of sample(): True samples actions, False chooses the most likely ones."""
     normalize_actions: bool = True
     """Modules act in [-1, 1], and bounded Box actions are scaled to the bounds of the space for the env."""
     clip_actions: bool = False
@@ -159,7 +159,7 @@ class EnvRunnerConfig:
     """Env steps (or agent steps) per env in a sample() call without `num_timesteps` or `num_episodes`. "auto" means the
     share of `train_batch_size_per_learner` per env, see `get_rollout_fragment_length()`."""
     train_batch_size_per_learner: int = 4000
-    """With rollout_fragment_length="auto", total steps per learner of such a call on `num_env_runners` runners."""
+    """With rollout_fragment_length="auto", total steps per learner in one sample() call of all `num_env_runners`."""
     num_learners: int = 0
     """With rollout_fragment_length="auto", number of learners that consume the batches; 0 counts as one."""
     batch_mode: str = "truncate_episodes"
@@ -195,7 +195,7 @@ class EnvRunnerConfig:
 
     seed: int | None = None
     """Every reset of an env gets a seed derived from (seed, worker_index, incarnation, env index, reset count). This
-    `reset_seed` and the actions reproduce an episode. With None, envs are not seeded."""
+    `reset_seed`, together with the actions, reproduces an episode. With None, envs are not seeded."""
     worker_index: int = 0
     """Runners with equal seeds but different worker_index use different random streams."""
     incarnation: int = 0
@@ -204,8 +204,8 @@ class EnvRunnerConfig:
     in_evaluation: bool = False
     """True for an evaluation runner, which uses different random streams from a training runner with the same seed."""
     num_env_runners: int = 1
-    """Number of runners that sample for one learner; set by the creator of a group. Modules that explore by a schedule
-    receive as `t` the lifetime env steps of this runner, multiplied by this number."""
+    """Number of runners that sample for one learner; set by the creator of a group. Modules with an exploration
+    schedule receive as `t` the lifetime env steps of this runner times this number."""
     metrics_num_episodes_for_smoothing: int = 100
     """Number of most recent episodes over which `get_metrics()` computes means."""
     callbacks_class: Any = None
@@ -234,30 +234,30 @@ class EnvRunnerConfig:
             fits, other = is_integer_from(least, getattr(self, name)), ""
             if name == "rollout_fragment_length":
                 fits, other = fits or getattr(self, name) == AUTO, f' or "{AUTO}"'
-            self._check(name, fits, f"an integer of at least {least}{other}")
+            self._check(name, fits, f"an integer >= {least}{other}")
         gpus, scale = self.num_gpus_per_env_runner, self.reward_scale
         size, most = self.env_batch_size, self.num_envs_per_env_runner
         threads = self.num_threads
-        sizes = f"None or an integer of at least 1 and at most num_envs_per_env_runner={most}"
-        self._check("num_gpus_per_env_runner", is_number(gpus) and gpus >= 0, "a number of at least 0")
+        sizes = f"None or an integer from 1 to num_envs_per_env_runner={most}"
+        self._check("num_gpus_per_env_runner", is_number(gpus) and gpus >= 0, "a number >= 0")
         self._check("env_batch_size", size is None or (is_integer_from(1, size) and size <= most), sizes)
-        self._check("num_threads", threads is None or is_integer_from(1, threads), "None or an integer of at least 1")
-        self._check("seed", self.seed is None or is_integer_from(0, self.seed), "None or an integer of at least 0")
+        self._check("num_threads", threads is None or is_integer_from(1, threads), "None or a positive integer")
+        self._check("seed", self.seed is None or is_integer_from(0, self.seed), "None or an integer >= 0")
         self._check("reward_scale", is_number(scale) and scale != 0, "a finite number other than 0")
-        clips = "None, True, False, a number above 0 or a pair (low, high)"
+        clips = "None, True, False, a positive number or a pair (low, high)"
         self._check("clip_rewards", self.clip_rewards is None or is_clip(self.clip_rewards), clips)
-        only = "True: columns of episodes are arrays from the start, and a loop over one gives its values one by one"
+        only = "True: columns of episodes are arrays from the start; iterate over one to get its values one by one"
         self._check("episodes_to_numpy", self.episodes_to_numpy is True, only)
         check_timeout("step_timeout_s", self.step_timeout_s)
         folder = self.record_actions
         is_path = isinstance(folder, (str, os.PathLike)) and bool(os.fspath(folder))
-        self._check("record_actions", folder is None or is_path, "None or the path of a folder")
+        self._check("record_actions", folder is None or is_path, "None or the path to a folder")
         self._check_mapping_fn()
         self._check_policies_to_train()
         self._check_output()
         for name in (*AT_LEAST, "env_batch_size", "seed", "num_threads"):
             if (value := getattr(self, name)) is not None and value != AUTO:
-                object.__setattr__(self, name, int(value))  # NumPy integers are accepted also
+                object.__setattr__(self, name, int(value))  # NumPy integers are accepted, too
         self._check_effects()
 
     def _check(self, name: str, fits: bool, allowed: str) -> None:
@@ -267,10 +267,10 @@ class EnvRunnerConfig:
     def _check_effects(self) -> None:
         """Raise ConfigError for options whose value has no effect given the other options."""
         if self.env_batch_size is not None and self.gym_env_vectorize_mode != "async":
-            raise ConfigError('env_batch_size is for worker processes; set gym_env_vectorize_mode="async"')
+            raise ConfigError('env_batch_size requires worker processes; set gym_env_vectorize_mode="async"')
         if self.worker_num_splits > self.num_envs_per_env_runner:
-            raise ConfigError(f"worker_num_splits={self.worker_num_splits} is more than num_envs_per_env_runner="
-                              f"{self.num_envs_per_env_runner}: a split needs at least one env")  # fmt: skip
+            raise ConfigError(f"worker_num_splits={self.worker_num_splits} exceeds num_envs_per_env_runner="
+                              f"{self.num_envs_per_env_runner}; each split needs at least one env")  # fmt: skip
         for is_on, needed, names in (
             (self.gym_env_vectorize_mode == "async", 'gym_env_vectorize_mode="async"', OF_WORKERS),
             (self.restart_failed_sub_environments, "restart_failed_sub_environments=True", OF_RESTARTS),
@@ -287,11 +287,11 @@ class EnvRunnerConfig:
         if mapping_fn is None:
             if len(self.module_specs) != 1:
                 among = sorted(self.module_specs)
-                raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {among}")
+                raise ConfigError(f"policy_mapping_fn is required to choose among the policies {among}")
             return
         self._check("policy_mapping_fn", callable(mapping_fn), "callable")
         if reason := misfit(mapping_fn, "agent_id", None):
-            raise ConfigError(f"policy_mapping_fn is called as f(agent_id, episode): {reason}")
+            raise ConfigError(f"policy_mapping_fn must accept (agent_id, episode): {reason}")
 
     def _check_policies_to_train(self) -> None:
         chosen = self.policies_to_train
@@ -301,7 +301,9 @@ class EnvRunnerConfig:
             raise ConfigError(f"policies_to_train must be module ids, a callable or None, got {chosen!r}")
         unknown = [module_id for module_id in chosen if module_id not in self.module_specs]
         if unknown:
-            raise ConfigError(f"policies_to_train has {unknown}, which are not among {sorted(self.module_specs)}")
+            raise ConfigError(
+                f"policies_to_train has unknown module ids {unknown}; choose from {sorted(self.module_specs)}"
+            )
 
     def _check_output(self) -> None:
         self._check("output", self.output is None or isinstance(self.output, str | os.PathLike), "None or a folder")
@@ -311,7 +313,7 @@ class EnvRunnerConfig:
 
     @property
     def stream_index(self) -> int:
-        """Index of the runner for random streams."""
+        """Index that selects the random streams of this runner."""
         return self.worker_index + OF_EVALUATION * self.in_evaluation
 
     @property
@@ -324,9 +326,10 @@ class EnvRunnerConfig:
         elif isinstance(self.policies, Collection) and not isinstance(self.policies, str):
             specs = dict.fromkeys(in_order("policies", self.policies))
         else:
-            raise ConfigError(f"policies must be module ids or a dict by module id, got {self.policies!r}")
+            raise ConfigError(f"policies must be module ids or a dict keyed by module id, got {self.policies!r}")
         if not specs or not all(isinstance(module_id, str) for module_id in specs):
-            raise ConfigError(f"policies must name at least one module, by strings, got {self.policies!r}")
+            raise ConfigError(f"policies must contain at least one module id, and all ids must be strings, got "
+                              f"{self.policies!r}")  # fmt: skip
         return specs
 
     @property
@@ -382,5 +385,5 @@ SWITCHES = [option.name for option in fields(EnvRunnerConfig) if option.type is 
 
 
 def renamed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options read from a file under their current names."""
+    """Rename options read from a file to their current names."""
     return {RENAMED.get(name, name): value for name, value in options.items()}

@@ -17,7 +17,7 @@ class Actors(Protocol):
         most_in_flight: Maximum number of sample() calls queued at an actor.
         lends_arrays: True if arrays in results are read-only views of memory not owned by the caller.
         late_start: Advice appended to the error about an actor that has not started in time.
-        runner_name: Format string that makes the name of a runner in errors from its index.
+        runner_name: Format string for the name of a runner in errors, filled with its index.
         lost: Function (index, problem) -> error about an exited runner.
         late: Function (index, problem) -> error about a timed-out runner.
     """
@@ -42,7 +42,7 @@ class Actors(Protocol):
         """Start an actor and return its handle immediately."""
 
     def call(self, handle: Any, method: str, *args: Any) -> Hashable:
-        """Call a method of the host of the actor and immediately return a reference to the result.
+        """Call a method of the actor's host and immediately return a reference to the result.
 
         The first call of an actor is `start`; see `RunnerHost.call()`. References from `put()` or `publish()` among the
         arguments are replaced by their values.
@@ -53,7 +53,7 @@ class Actors(Protocol):
         return value
 
     def publish(self, weights: Any, seq_no: int) -> Any:
-        """Publish these weights, returned by `put()`, as the latest ones with number `seq_no`.
+        """Publish these weights, a result of `put()`, as the latest ones, with sequence number `seq_no`.
 
         Returns:
             The object that calls pass to the host.

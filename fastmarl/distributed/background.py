@@ -40,12 +40,12 @@ class BackgroundSampler(FleetOwner):
     with BackgroundSampler(config) as sampler:
         for _ in range(100):
             batch = sampler.next()
-            ...  # a step of training of sampler.module
+            ...  # train sampler.module
             sampler.set_weights()
     ```
 
-    Each process has one runner; their `worker_index` starts at `config.worker_index` + 1. For each batch, every process
-    calls `sample()` once and passes the episodes to `make_batch`. Before each call it loads the latest weights.
+    Each process has one runner; worker indices start at `config.worker_index` + 1. For each batch, every process calls
+    `sample()` once and passes the episodes to `make_batch`. Before each call it loads the latest weights.
 
     The version of the weights is the number of `set_weights()` calls. `next()` returns a batch only if the latest
     version is at most `max_policy_lag` ahead of the version that sampled it. With 0, sampling starts when `next()` is
@@ -58,11 +58,11 @@ class BackgroundSampler(FleetOwner):
     Args:
         config: Config of the runners; if its `num_env_runners` is not set, the number of processes is used.
         make_batch: Function episodes -> nested dict of arrays, called in the processes.
-        join: Function that joins the batches of several processes, which it gets as a list in process order.
+        join: Function that joins the batches of several processes, passed as a list in process order.
         processes: Number of processes, at least 1.
         max_policy_lag: See above; at least 0.
-        max_restarts: How often in a row a process that has exited or timed out is replaced before it delivers a batch.
-            Each replacement has another `incarnation`, and thus unused seeds.
+        max_restarts: How many times in a row a process that exits or times out is replaced without delivering a batch.
+            Each replacement has a new `incarnation`, and thus unused seeds.
         start_method: "spawn" or "fork"; do not fork a process that has used CUDA.
         timeout_s: Seconds that `next()` waits for a process, at least 0.001. Starting has a separate limit of 300 s.
 
@@ -107,19 +107,19 @@ class BackgroundSampler(FleetOwner):
         super().__init__(fleet, processes)
 
     def next(self, timeout_s: float | None = None) -> Any:
-        """Return the next batch: one call of `sample()` in each process, joined.
+        """Return the next batch: the results of one `sample()` call in each process, joined.
 
         The batch belongs to the caller; the sampler never writes to it again.
 
         Args:
-            timeout_s: Seconds to wait for each process; None uses the value given to the constructor.
+            timeout_s: Seconds to wait for each process; None uses the value passed to the constructor.
 
         Raises:
             SamplerProcessError, SamplerTimeoutError: If a process has exited or timed out and is not replaced.
             RunnerStoppedError: If the sampler is closed.
-            RunnerBusyError: If another call is running, in another thread or below a signal handler.
-            ConfigError: If `timeout_s` is invalid. After this error and RunnerBusyError the sampler continues.
-            Exception: Any error of an env, a module, a connector, a callback or `make_batch`. Its notes have the
+            RunnerBusyError: If another call is running, in another thread or interrupted by a signal handler.
+            ConfigError: If `timeout_s` is invalid. After this error or RunnerBusyError, the sampler keeps running.
+            Exception: Any error of an env, a module, a connector, a callback or `make_batch`. Its notes contain the
                 traceback and the index of the process.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
@@ -170,10 +170,10 @@ class BackgroundSampler(FleetOwner):
         """Return the combined metrics of all processes, in the format of `MultiAgentEnvRunner.get_metrics()`.
 
         Only batches used or dropped by `next()` count. "weights_seq_no" belongs to the last batch. Counts and sums are
-        added over processes. Means cover everything counted, but means over episodes only the last
+        added over processes. Means cover everything counted, except means over episodes, which cover the last
         `metrics_num_episodes_for_smoothing` episodes of all processes.
 
-        The report also has "num_batches_dropped" (too old), "num_sampler_restarts" (replaced processes) and
+        The report also contains "num_batches_dropped" (too old), "num_sampler_restarts" (replaced processes) and
         "seconds_waited" (in `next()`), all since the last report.
         """
         report = self._metrics.report(self._version_of_batch, self.module)
@@ -224,7 +224,7 @@ class BackgroundSampler(FleetOwner):
         self._connector_states[runner.index] = arrival.came.state.get("env_to_module_connector", {})
         return arrival.came
 
-    # The end.
+    # Closing.
 
     @contextmanager
     def _closing_on_errors(self) -> Iterator[None]:
@@ -239,7 +239,7 @@ class BackgroundSampler(FleetOwner):
 
     def _check_open(self) -> None:
         if self._is_over:
-            raise RunnerStoppedError("this sampler was closed, or an error has ended it; make a new one")
+            raise RunnerStoppedError("this sampler was closed, possibly by an earlier error; create a new one")
 
 
 def _of_episodes(make_batch: MakeBatch, episodes: list[MultiAgentEpisode], module: MultiRLModule) -> Any:
@@ -264,6 +264,6 @@ def _check_options(
     check_timeout("timeout_s", timeout_s)
     if multiprocessing.current_process().daemon:
         raise ConfigError(
-            "a BackgroundSampler starts processes, but this process is daemonic, and multiprocessing forbids that; "
-            "make it with daemon=False"
+            "a BackgroundSampler starts processes, which multiprocessing forbids in a daemonic process such as this "
+            "one; start it with daemon=False"
         )

@@ -21,7 +21,7 @@ class Call:
         number: Consecutive number of the call, over all runners.
         runner: The runner being called.
         method: Name of the method.
-        timeout_s: Time limit of the call in seconds, from the end of the previous call of the runner.
+        timeout_s: Time limit of the call in seconds, measured from the end of the previous call of the runner.
         reference: Reference to the result.
         is_open: True if neither the result nor an error has arrived.
         is_done: True if `value` is the result.
@@ -50,7 +50,7 @@ class CallsInFlight:
     """All calls whose results have not been taken.
 
     Only `calls()`, `ready()`, `restart_timeouts()` and `overdue()` iterate over all runners. An interrupt at any line
-    leaves the object intact.
+    leaves the object consistent.
 
     Args:
         wait: `(references, num_returns, timeout_s) -> ready references`, like `ray.wait()`.

@@ -1,4 +1,4 @@
-"""Merging and sharing of connector states among all runners."""
+"""Merges connector states and shares the result among all runners."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -26,7 +26,7 @@ def _give(fleet: Fleet, state: dict[str, Any]) -> None:
         if runner.is_lost:  # its counts are included and must not be added again
             runner.connectors = state
             continue
-        calls.append(fleet.call(runner, "set_connectors", reference))  # a starting runner takes it afterwards
+        calls.append(fleet.call(runner, "set_connectors", reference))  # a starting runner executes it later
         runner.keep_connectors(state, calls[-1].number)
     fleet.answers([call for call in calls if call.runner.is_ready])
     raise_first(calls)

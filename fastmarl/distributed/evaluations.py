@@ -21,11 +21,11 @@ def evaluate_in(
     check_integer("num_episodes", num_episodes, least=1)
     check_bool("explore", explore)
     if seeds is not None and len(seeds) != num_episodes:
-        raise ConfigError(f"seeds must be {num_episodes} integers, got {len(seeds)}")
+        raise ConfigError(f"expected {num_episodes} seeds, one per episode, got {len(seeds)}")
     numbers = _seeds(fleet, config, num_episodes) if seeds is None else list(seeds)
     shares = _shares(num_episodes, max(1, fleet.num_ready))
     done: dict[range, Evaluation] = {}
-    while left := [share for share in shares if share not in done]:  # lost runners have not played their episodes
+    while left := [share for share in shares if share not in done]:  # lost runners did not play their episodes
         calls = {}
         for share, runner in zip(left, fleet.ready(), strict=False):
             of_share = None if numbers is None else [numbers[k] for k in share]

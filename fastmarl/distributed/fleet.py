@@ -1,4 +1,4 @@
-"""Calls of runners and replacement of lost ones."""
+"""Calls runners and replaces lost ones."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ T = TypeVar("T")
 LOOKS_EVERY_S = 1.0  # seconds between checks for timed-out runners
 NO_LIMIT = -1
 COUNTED = ("num_samples_dropped", "num_env_runner_restarts")
-DURING = {"start": "making its runner", "sample": "sampling", "stop": "closing its envs"}
+DURING = {"start": "creating its runner", "sample": "sampling", "stop": "closing its envs"}
 
 
 class Fleet:
@@ -33,7 +33,7 @@ class Fleet:
     Args:
         actors: The transport.
         config, make_batch: Passed to the runners.
-        max_restarts: How often in a row a runner is replaced before it delivers a batch, or NO_LIMIT.
+        max_restarts: How many times in a row a runner is replaced without delivering a batch, or NO_LIMIT.
         sample_timeout_s: Time limit of a call in seconds.
         start_timeout_s: Time limit for starting a runner in seconds.
 
@@ -69,7 +69,7 @@ class Fleet:
         self.new = dict.fromkeys(COUNTED, 0)
         self.weights = NewestWeights(actors)
         self._guard = CallGuard()
-        self._method = "the constructor"  # the collecting method, for errors
+        self._method = "the constructor"  # current public method, for errors
         self.num_configured = 1
         self._numbers = count()
         self._incarnations: dict[int, int] = {}  # runner index -> incarnation of its next replacement
@@ -96,19 +96,19 @@ class Fleet:
 
     def check_that_some_are_there(self) -> None:
         if all(runner.is_lost for runner in self.runners):
-            if error := self.arrivals.take_error():  # why the last one is lost
+            if error := self.arrivals.take_error():  # why the last runner was lost
                 raise error
-            raise EnvRunnerLostError(None, "all env runners of the group are lost; make a new one")
+            raise EnvRunnerLostError(None, "all env runners of the group are lost; create a new group")
 
     def ask(self, runners: Sequence[RemoteRunner], method: str, *args: Any) -> dict[int, Any]:
-        """Call a method of these runners and return runner index -> result, without lost runners."""
+        """Call a method of these runners and return runner index -> result, omitting lost runners."""
         calls = [self.call(runner, method, *args) for runner in runners]
         self.answers(calls)
         raise_first(calls)
         return {call.runner.index: call.value for call in calls if call.is_done}
 
     def ask_one(self, method: str, *args: Any) -> Any:
-        """Return the result of the first runner, or of another one if the first is lost."""
+        """Call a method of the first runner, or of another one if it is lost, and return the result."""
         while True:
             for answer in self.ask(self.ready()[:1], method, *args).values():
                 return answer
@@ -180,7 +180,7 @@ class Fleet:
             if self.actors.is_answered(call.reference):  # finished in time, but not collected in time
                 continue
             way_out = self.actors.late_start if call.method == "start" else ""
-            problem = f"did not answer {call.method}() within {call.timeout_s:g} s and was ended{way_out}"
+            problem = f"did not answer {call.method}() within {call.timeout_s:g} s and was terminated{way_out}"
             self._lose(call.runner, self.actors.late(call.runner.index, problem))
 
     def _take(self, call: Call) -> None:
@@ -198,7 +198,7 @@ class Fleet:
         if self.actors.lends_arrays:
             value = self._owned(value)
         self.calls.remove(call)
-        self.available[runner] = None  # even after other calls: perhaps this one was all that blocked sample()
+        self.available[runner] = None  # after any call, as only this one may have blocked sample()
         call.finish(value)
         if call.method == "start":
             runner.start, runner.was_ready = value, True
@@ -213,7 +213,7 @@ class Fleet:
         return owned(value)
 
     def _raised(self, error: Exception, call: Call) -> Exception:
-        """Return the error raised by a call, with a note that says where it was raised."""
+        """Return the error raised by a call, with a note on where it was raised."""
         runner = call.runner
         if isinstance(error, HostFailure):
             error = error.original(lambda last_line: self.actors.foreign(runner.index, last_line))
@@ -265,7 +265,7 @@ class Fleet:
     def end_actor(self, runner: RemoteRunner) -> list[Call]:
         """Terminate the actor of the runner and return its lost calls.
 
-        Until another actor starts, the runner is neither ready nor lost and has no call; see `recover()`.
+        Until another actor starts, the runner is neither ready nor lost and has no calls; see `recover()`.
         """
         runner.start = None
         lost = self.calls.remove_all_of(runner)
@@ -297,7 +297,7 @@ class Fleet:
             self.let_go(runner)
 
     def recover(self) -> None:
-        """Repair state possibly left incomplete by an interrupt (KeyboardInterrupt) of an earlier call."""
+        """Repair state that an interrupt (KeyboardInterrupt) of an earlier call may have left incomplete."""
         self.arrivals.recount()
         for runner in self.runners:
             is_half_replaced = runner.start is None and not runner.is_lost and not self.calls.count_of(runner)
@@ -324,7 +324,7 @@ class Fleet:
         return number
 
     def mark_used(self, index: int, incarnation: int) -> None:
-        """Exclude incarnations up to this one, whose seeds were used, for later runners with this index."""
+        """Keep later runners with this index from reusing incarnations up to this one, whose seeds were used."""
         self._incarnations[index] = max(self.unused_incarnation(index), incarnation + 1)
 
     @property
@@ -334,7 +334,7 @@ class Fleet:
         return self.num_configured if own == 1 else own
 
     def env_steps_at(self, t: int, runner: RemoteRunner | None = None) -> dict[str, int]:
-        """Return the state component that makes schedules of a runner (by default of the next one) continue at `t`."""
+        """Return the state component that makes schedules of a runner (by default the next one) continue at `t`."""
         return {ENV_STEPS: t // (self.num_in_config if runner is None else runner.num_env_runners)}
 
     def restart(self, runner: RemoteRunner, incarnation: int, state: dict[str, Any]) -> Call:

@@ -36,16 +36,16 @@ class EnvRunnerGroup(FleetOwner):
     ```python
     with EnvRunnerGroup(config, num_env_runners=8) as group:
         for part in group.sample_ready(num_timesteps=1000):
-            ...  # a step of training of group.module with part.batch
+            ...  # train group.module on part.batch
             group.set_weights()
     ```
 
-    The `worker_index` of a runner is its index, from 0, plus `config.worker_index` + 1; its seeds depend on it.
+    Runner i, counting from 0, has `worker_index` i + `config.worker_index` + 1, which determines its seeds.
     `make_batch` creates batches in the runner processes. Each call of a runner carries the latest weights.
 
     A runner whose process exits or times out is replaced while the others continue. Its replacement has the latest
-    weights, the connector state after its last batch, and another `incarnation`, and thus unused seeds. Errors of an
-    env, a module or `make_batch` are raised by the next sampling call; the results of other runners are kept for later
+    weights, the connector state after its last batch, and a new `incarnation`, and thus unused seeds. Errors of an env,
+    a module or `make_batch` are raised by the next sampling call; the results of other runners are kept for later
     calls.
 
     Args:
@@ -54,8 +54,8 @@ class EnvRunnerGroup(FleetOwner):
         make_batch: Function (episodes, modules of the runner) -> nested dict of arrays.
         placement_strategy: "SPREAD" over the nodes of the Ray cluster, or "DEFAULT", which fills one node after
             another.
-        max_restarts: How often in a row a runner is replaced before it delivers a batch; -1 means no limit.
-        sample_timeout_s: Time limit of a call in seconds, from the end of the previous call of the runner.
+        max_restarts: How many times in a row a runner is replaced without delivering a batch; -1 means no limit.
+        sample_timeout_s: Time limit of a call in seconds, measured from the end of the previous call of the runner.
         start_timeout_s: Time limit in seconds for placing and creating a runner.
         actor_options: Options of Ray actors, such as `num_cpus` (default 1), `resources` or `runtime_env`.
 
@@ -135,7 +135,7 @@ class EnvRunnerGroup(FleetOwner):
 
     @property
     def num_healthy_env_runners(self) -> int:
-        """Number of runners neither being replaced nor lost, as far as known."""
+        """Number of runners not known to be lost or being replaced."""
         return self._fleet.num_ready
 
     @property
@@ -160,15 +160,15 @@ class EnvRunnerGroup(FleetOwner):
         `MultiAgentEnvRunner.sample()`.
 
         Returns:
-            The parts, in runner order. A runner being replaced has no part; if no runner delivers, the call waits for
-            replacements. Results of earlier calls come first: unreturned parts of `sample_ready()` or, after an error,
-            parts of the other runners.
+            The parts, in runner order. A runner being replaced has no part; if no runner delivers one, the call waits
+            for replacements. Results of earlier calls come first: unreturned parts of `sample_ready()` or, after an
+            error, parts of the other runners.
 
         Raises:
             EnvRunnerLostError: If a runner was replaced `max_restarts` times in a row. The others continue.
             RunnerStoppedError: If the group was stopped.
             ConfigError: If both numbers are given, or one is negative or not an integer.
-            Exception: Any error of an env, a module, a connector, a callback or `make_batch`. Its notes have the
+            Exception: Any error of an env, a module, a connector, a callback or `make_batch`. Its notes contain the
                 traceback and the runner index.
         """
         self._begin("sample()")
@@ -244,7 +244,7 @@ class EnvRunnerGroup(FleetOwner):
 
         Args:
             function: The function to call.
-            args: Further arguments of the function.
+            args: Other arguments of the function.
 
         Returns:
             Dict of runner index -> result, without runners that are being replaced or were lost during the call.
@@ -275,8 +275,8 @@ class EnvRunnerGroup(FleetOwner):
 
         Args:
             num_episodes: Number of episodes, at least 1.
-            seeds: Reset seeds, one integer per episode. If None, a group with a seed uses the same seeds in each call,
-                for any number of runners, and a group without a seed uses none.
+            seeds: Reset seeds, one integer per episode. If None, a seeded group uses the same seeds in each call, for
+                any number of runners, and an unseeded group uses none.
             explore: True to sample actions, False for the most likely actions.
 
         Returns:
@@ -293,10 +293,10 @@ class EnvRunnerGroup(FleetOwner):
         """Return the combined metrics of all runners, in the format of `MultiAgentEnvRunner.get_metrics()`.
 
         Only returned parts count. "weights_seq_no" belongs to the last part. Counts and sums are added over runners.
-        Means cover everything counted, but means over episodes only the last `metrics_num_episodes_for_smoothing`
-        episodes of all runners.
+        Means cover everything counted, except means over episodes, which cover the last
+        `metrics_num_episodes_for_smoothing` episodes of all runners.
 
-        The report also has "num_samples_dropped" (calls of lost runners), "num_env_runner_restarts" and
+        The report also contains "num_samples_dropped" (calls of lost runners), "num_env_runner_restarts" and
         "seconds_waited" (in `sample()` and `sample_ready()`), all since the last report, and the current
         "num_healthy_env_runners".
         """
@@ -305,7 +305,7 @@ class EnvRunnerGroup(FleetOwner):
     # Changing the number of runners.
 
     def resize(self, num_env_runners: int) -> None:
-        """Change the number of runners, and replace lost ones.
+        """Change the number of runners and replace lost ones.
 
         Connectors are synchronised, including those of new runners. If the number decreases, the last runners close
         their envs and exit; their samples are still returned. The call waits for new runners.
@@ -324,8 +324,8 @@ class EnvRunnerGroup(FleetOwner):
         self._begin("resize()")
         check_integer("num_env_runners", num_env_runners, least=1)
         if self._is_here:
-            raise ConfigError("a group with num_env_runners=0 has its one runner in this process and can't be resized; "
-                              "make a group with num_env_runners=1 or more")  # fmt: skip
+            raise ConfigError("a group with num_env_runners=0 has a single runner, in this process, and can't be "
+                              "resized; create a group with num_env_runners >= 1")  # fmt: skip
         sizes.resize(self._fleet, num_env_runners)
 
     # State.
@@ -370,7 +370,7 @@ class EnvRunnerGroup(FleetOwner):
             self._close("stop()")
 
     def _close(self, method: str) -> None:
-        if self._is_here or not self._fleet.actors.is_running:  # ending it closes its envs, or there are none
+        if self._is_here or not self._fleet.actors.is_running:  # closes envs in this process; those in Ray are gone
             self._end()
         else:
             super()._close(method)
@@ -392,6 +392,6 @@ class EnvRunnerGroup(FleetOwner):
 
     def _check_open(self) -> None:
         if self._is_over:
-            raise RunnerStoppedError("this group was stopped; make a new one")
+            raise RunnerStoppedError("this group was stopped; create a new one")
         if not self._fleet.actors.is_running:
-            raise RunnerStoppedError("Ray was shut down, and the runners of this group with it; make a new one")
+            raise RunnerStoppedError("Ray was shut down along with the runners of this group; create a new group")

@@ -39,7 +39,7 @@ class RunnerPlan:
         config: Config of the runner.
         make_batch: Function that converts the episodes of a call to a batch.
         state: Initial state of the runner.
-        is_module_wanted: True if the host returns `HostReady.module`.
+        is_module_wanted: True to return a copy of the modules in `HostReady.module`.
     """
 
     config: EnvRunnerConfig
@@ -57,7 +57,7 @@ class HostReady:
         node: Name of the machine.
         module: A copy of the runner modules on the CPU, if requested.
         seeds_each_episode: True if the envs can be seeded per episode.
-        form: Form of the runner weights, if weights are passed through shared memory.
+        form: Names, shapes and dtypes of the runner weights, if they are passed through shared memory.
     """
 
     pid: int
@@ -103,7 +103,7 @@ class HostFailure(Exception):
     def original(self, otherwise: Callable[[str], Exception]) -> Exception:
         """Return the original error with its traceback as a note.
 
-        If it cannot be pickled, `otherwise` makes an error from the last line of the traceback.
+        If it cannot be pickled, `otherwise` creates an error from the last line of the traceback.
         """
         error: Exception
         try:
@@ -154,7 +154,7 @@ class RunnerHost:
         return HostReady(os.getpid(), socket.gethostname(), module, can_be_seeded)
 
     def sample(self, request: Request) -> HostReport:
-        """Call `runner.sample()` and make a batch from its episodes."""
+        """Call `runner.sample()` and convert its episodes to a batch."""
         episodes = self.runner.sample(**request._asdict())
         try:
             batch = self._make_batch(episodes, self.runner.module)

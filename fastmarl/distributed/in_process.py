@@ -41,7 +41,7 @@ class Deferred:
 class InProcess(Actors):
     """The transport for a runner in this process; see `Actors`.
 
-    It executes one call at a time, when the result is awaited, with the arguments given at the time of the call.
+    It executes one call at a time, when the result is awaited, with the arguments as they were at the time of the call.
     """
 
     most_in_flight = 1.0

@@ -8,7 +8,7 @@ from fastmarl.distributed.fleet import COUNTED, Fleet
 from fastmarl.distributed.parts import SamplePart
 from fastmarl.runner.loop.runner_metrics import RunnerMetrics
 
-LIFETIME = ("num_env_steps_sampled_lifetime", "lifetime_counters")  # in the group state
+LIFETIME = ("num_env_steps_sampled_lifetime", "lifetime_counters")  # keys of the group state
 
 
 class GroupMetrics:

@@ -1,7 +1,7 @@
-"""Owner of a fleet, with which the fleet is always shut down."""
+"""Owner of a fleet, which ensures that the fleet is shut down."""
 
 import atexit
-import multiprocessing.util  # noqa: F401  before our own exit function, which is then called before its own
+import multiprocessing.util  # noqa: F401  registers its exit function before ours, so that ours runs first
 import os
 import weakref
 from typing import Self

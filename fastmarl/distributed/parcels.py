@@ -1,4 +1,4 @@
-"""Transfer of batches between processes in memory files, one file per batch.
+"""Transfers batches between processes in memory files, one file per batch.
 
 The sampler copies the arrays of a batch into the file and never touches it again; the arrays of the learner are views
 of the file. The system frees it with the last of these arrays, or with the last process that has it open.
@@ -13,7 +13,7 @@ from fastmarl.core.episodes.sources import joined
 from fastmarl.core.errors import BatchError
 from fastmarl.core.vector.workers.shm import LINE
 
-Places = list[tuple[int, int]]  # (begin, end) of each piece in bytes; the first pickles everything but arrays
+Places = list[tuple[int, int]]  # (begin, end) of each piece in bytes; the first is a pickle of everything but arrays
 
 
 def pack(batch: Any) -> tuple[int, Places]:
@@ -76,7 +76,7 @@ def _joined(parts: list[Any]) -> Any:
     for part in parts:
         if _names(part) != _names(parts[0]):
             raise BatchError(f"processes returned batches with different columns, {list(parts[0])} and {list(part)}; "
-                             f"give the sampler a join() that can handle them")  # fmt: skip
+                             f"pass a join function that supports them")  # fmt: skip
     return joined(parts)
 
 

@@ -60,7 +60,7 @@ def owned(batch: Any) -> Any:
             return batch
         return np.fromiter(map(owned, items), object, batch.size).reshape(batch.shape)  # such as Graph observations
     if isinstance(batch, dict):
-        mine = copy(batch)  # it may be of a subclass with extra attributes
+        mine = copy(batch)  # may be a subclass with extra attributes
         for key, value in batch.items():
             dict.__setitem__(mine, key, owned(value))
         return mine

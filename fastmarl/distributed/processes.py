@@ -30,8 +30,7 @@ from fastmarl.distributed.shared_weights import SharedWeights, form_of, new_weig
 
 UNSENT = (
     "config and make_batch",
-    "define their functions and classes at the top level of a module, or install cloudpickle, or set "
-    'start_method="fork"',
+    'define their functions and classes at the top level of a module, install cloudpickle, or set start_method="fork"',
 )
 
 
@@ -58,7 +57,7 @@ class HostProcess(ChildProcess):
         self._channel.set_timeout(START_TIMEOUT_S)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited until it ignores SIGINT
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited until the child ignores SIGINT
             super().start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -89,8 +88,8 @@ class HostProcess(ChildProcess):
 
     def _loss(self, error: Exception | None) -> ActorLost:
         if isinstance(error, EOFError):
-            return ActorLost(self.how_it_ended("it had made its runner", not self._is_ready))
-        return ActorLost("was closed" if error is None else "accepted no message and was ended")
+            return ActorLost(self.how_it_ended("creating its runner", not self._is_ready))
+        return ActorLost("was closed" if error is None else "accepted no message and was terminated")
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class Processes(Actors):
         return RemoteSamplerError(index, f"has raised {problem}")
 
     def start(self) -> HostProcess:
-        """Return a handle. The call of `start` starts the process itself, so that a fork inherits the plan."""
+        """Return a handle; the process starts with the call of `start`, so that a fork inherits the plan."""
         return HostProcess()
 
     def call(self, handle: HostProcess, method: str, *args: Any) -> Hashable:
@@ -185,8 +184,8 @@ class Processes(Actors):
         if self._memory is None:
             self._memory = with_interrupts_deferred(lambda: SharedWeights(form, new_weights_file(form)))
         elif form != self._memory.form:
-            raise ConfigError(f"the processes of the sampler have modules with different weights: {form!r:.200} and "
-                              f"{self._memory.form!r:.200}")  # fmt: skip
+            raise ConfigError(f"expected weights of equal names, shapes and dtypes in all processes of the sampler, "
+                              f"got {form!r:.200} and {self._memory.form!r:.200}")  # fmt: skip
         return self._memory
 
     @property
@@ -202,7 +201,7 @@ class Processes(Actors):
             self._begun.discard(handle)  # another thread may have closed all of them meanwhile
 
     def close(self) -> None:
-        """Terminate all processes; those waiting for a call close their envs first."""
+        """Terminate all processes; processes waiting for a call close their envs first."""
         self._is_closed = True
         begun = list(self._begun)
         try:
@@ -231,7 +230,7 @@ def run_host(plan: RunnerPlan | bytes, channel: Channel, files: Channel, parent:
         files: Channel for batch files.
         parent: Process id of the parent.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent terminates this process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     end_with(parent)
     torch.set_num_threads(1)  # the other cores are for other processes

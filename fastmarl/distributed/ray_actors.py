@@ -52,11 +52,11 @@ class RayActors(Actors):
     """
 
     lends_arrays = True
-    late_start = "; are there enough free CPUs in Ray's cluster?"
+    late_start = "; check that Ray's cluster has enough free CPUs"
 
     def __init__(self, placement_strategy: str, options: Mapping[str, Any]):
         if own := [name for name in options if name in OURS]:
-            raise ConfigError(f"actor_options can't have {own}: the group sets these itself")
+            raise ConfigError(f"actor_options must not contain {own}, which the group sets")
         try:
             self._remote_class = ray.remote(HostActor).options(
                 **{"num_cpus": 1, **options},
@@ -74,7 +74,7 @@ class RayActors(Actors):
     def is_running(self) -> bool:
         """True if Ray still runs the session of these actors, which ends if Ray restarts or rejoins the cluster.
 
-        The check itself never starts Ray.
+        This check never starts Ray.
         """
         return ray.is_initialized() and _session() == self._session
 

@@ -20,7 +20,7 @@ class RemoteRunner:
         start: Report of its host after starting, or None while it is starting.
         was_ready: True if a runner with this index has ever been ready.
         is_lost: True if it has exited and is not replaced.
-        is_leaving: True if it is being stopped, so that it is not replaced if it is lost.
+        is_leaving: True if it is being stopped and must not be replaced when lost.
         n_replaced: Number of replacements since its last batch.
         sent_seq_no: Sequence number of the last weights sent to it.
         state: State from which a replacement would continue.
@@ -66,7 +66,7 @@ class RemoteRunner:
         self.state = {**self.state, **state}
 
     def keep_state(self, state: dict[str, Any], number: int) -> None:
-        """Keep the state sent to the runner with the call of this number.
+        """Keep the state sent to the runner by call `number`.
 
         Only the connectors and the env step count are kept: a replacement has different seeds and episodes.
         """
@@ -83,5 +83,5 @@ class RemoteRunner:
             self.state, self.state_number = reported.state, number
 
     def keep_connectors(self, state: dict[str, Any], number: int) -> None:
-        """Keep the connector state sent to the runner with the call of this number."""
+        """Keep the connector state sent to the runner by call `number`."""
         self.connectors, self.state_number = state, number

@@ -18,7 +18,7 @@ def checked(request: Request, config: EnvRunnerConfig) -> Request:
     """Check a request for all runners and return it unchanged.
 
     Raises:
-        ConfigError: If an argument is invalid; it is raised here once, instead of in each runner.
+        ConfigError: If an argument is invalid; raised here once instead of in each runner.
     """
     check_bool("explore", config.explore if request.explore is None else request.explore)
     make_goal(config, request, config.num_envs_per_env_runner)
@@ -53,7 +53,7 @@ class GroupSampling:
         Args:
             request: The arguments of each call.
             in_flight: Maximum number of calls queued at a runner.
-            check_usable: Function of the method name that raises an error if the group cannot be used.
+            check_usable: Called with the method name; raises an error if the group cannot be used.
         """
         check_usable("sample_ready()")
         self._fleet.recover()

@@ -33,8 +33,8 @@ def form_of(weights: Weights) -> Form:
         form[module_id] = {}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray) or array.dtype.kind not in NUMBERS:
-                raise ConfigError(f"weights are shared as arrays of numbers, but {name!r} of module {module_id!r} is "
-                                  f"{type(array).__name__}")  # fmt: skip
+                raise ConfigError(f"weights must be numeric arrays to be shared, got {type(array).__name__} for "
+                                  f"{name!r} of module {module_id!r}")  # fmt: skip
             form[module_id][name] = array.shape, array.dtype
     return form
 
@@ -46,7 +46,7 @@ class SharedWeights:
     killed, the system releases its lock.
 
     Args:
-        form: Form of the weights.
+        form: Names, shapes and dtypes of the weights.
         fd: Descriptor returned by `new_weights_file(form)`, which is closed with this object.
     """
 
@@ -67,7 +67,7 @@ class SharedWeights:
         for module_id, form in form_of(weights).items():
             own = self.form.get(module_id)
             if form != own:
-                problem = "there is no such module" if own is None else "they belong to another network"
+                problem = "there is no such module" if own is None else "they belong to a different network"
                 raise ConfigError(f"weights of module {module_id!r}: {problem}; the modules are {list(self.form)}")
 
     def write(self, weights: Weights, version: int) -> None:
@@ -87,7 +87,7 @@ class SharedWeights:
         """Return the version and a copy of the weights, or None if the version is not above `newer_than`.
 
         Args:
-            newer_than: A version, at least -1.
+            newer_than: A version; -1 for any complete weights.
 
         Raises:
             SamplerTimeoutError: See write().
@@ -108,7 +108,7 @@ class SharedWeights:
                 break
             except BlockingIOError:
                 if time.monotonic() > end:
-                    problem = f"has locked the weights for {LOCK_TIMEOUT_S:g} s; was it stopped?"
+                    problem = f"has locked the weights for {LOCK_TIMEOUT_S:g} s; check whether it is suspended"
                     raise SamplerTimeoutError(None, problem) from None
                 time.sleep(LOOKS_EVERY_S)
         try:

@@ -1,4 +1,4 @@
-"""Changes to the number of runners in a group."""
+"""Changes the number of runners in a group."""
 
 from collections.abc import Sequence
 

@@ -39,7 +39,7 @@ class GroupState:
                 {"incarnation": self._successor_of(runner), "state": reported.get(runner.index, runner.state)}
                 for runner in fleet.runners
             ],
-            "unused_incarnations": fleet.unused_incarnations(),  # also of indices without a runner
+            "unused_incarnations": fleet.unused_incarnations(),  # including indices without a runner
         }
 
     def _successor_of(self, runner: RemoteRunner) -> int:
@@ -120,10 +120,10 @@ def _checked(states: Any) -> Saved:
     """Check a list of runner states and return it.
 
     Raises:
-        ConfigError: If it is something else.
+        ConfigError: If it is invalid.
     """
     if not isinstance(states, (list, tuple)) or not states:
-        raise ConfigError(f"env_runners must be a list of states, one for each runner, got {states!r:.200}")
+        raise ConfigError(f"env_runners must be a list of states, one per runner, got {states!r:.200}")
     found = []
     for each in states:
         check_keys("the state of an env runner", each, ("incarnation", "state"))
@@ -136,8 +136,8 @@ def _checked_unused(numbers: Any) -> list[int]:
     """Check a list of incarnations and return it.
 
     Raises:
-        ConfigError: If it is something else.
+        ConfigError: If it is invalid.
     """
     if not isinstance(numbers, (list, tuple)):
-        raise ConfigError(f"unused_incarnations must be a list of numbers, one for each runner, got {numbers!r:.200}")
+        raise ConfigError(f"unused_incarnations must be a list of integers, one per runner, got {numbers!r:.200}")
     return [whole_number("an unused incarnation", number) for number in numbers]

@@ -1,4 +1,4 @@
-"""The latest weights of a fleet, and conversion of the accepted forms of weights."""
+"""The latest weights of a fleet, and conversion of weights from all accepted formats."""
 
 from collections.abc import Mapping
 from threading import RLock
@@ -27,7 +27,7 @@ class NewestWeights:
     def __init__(self, actors: Actors):
         self._actors = actors
         self._publishing = RLock()  # other threads wait
-        self._guard = CallGuard()  # a signal handler, which would wait for itself, is rejected
+        self._guard = CallGuard()  # rejects a signal handler, which would wait for itself
         self.newest: tuple[Any, int] = (None, -1)
 
     def check_idle(self) -> None:
@@ -71,8 +71,8 @@ def weights_by_module(module: MultiRLModule, given: torch.nn.Module | Mapping[st
     if not isinstance(given, torch.nn.Module):
         return given
     if len(module) != 1:
-        raise ConfigError(f"there are several modules, {list(module)}: give set_weights() all of them, or weights by "
-                          f"module id")  # fmt: skip
+        raise ConfigError(f"got a single module for the modules {list(module)}; pass all of them to set_weights(), or "
+                          f"a dict of module id -> weights")  # fmt: skip
     return dict.fromkeys(module, as_rl_module(given).get_state())
 
 
@@ -84,4 +84,4 @@ def check_all(module: MultiRLModule, weights: Mapping[str, Any]) -> None:
     """
     module.check_state(weights)
     if lacking := [module_id for module_id in module if module_id not in weights]:
-        raise ConfigError(f"set_weights() needs the weights of all modules; those of {lacking} are missing")
+        raise ConfigError(f"set_weights() requires the weights of all modules, but those of {lacking} are missing")

@@ -1,4 +1,4 @@
-"""Multi-agent cart pole: the Gymnasium CartPole-v1 as used in MultiAgentCartPole of RLlib."""
+"""Multi-agent cart pole: Gymnasium's CartPole-v1 as used in RLlib's MultiAgentCartPole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORCE = 10.0
 SECONDS = 0.02  # duration of one step
 X_LIMIT = 2.4
 ANGLE_LIMIT = 12 * 2 * math.pi / 360
-START = 0.05  # bound of the absolute initial values
+START = 0.05  # bound on the absolute initial values
 TERMINATED, TRUNCATED = 1, 2
 
 
@@ -33,12 +33,12 @@ TERMINATED, TRUNCATED = 1, 2
 class CartPole(EnvOfArrays):
     """Every agent balances a pole. The episode is over when all agents have terminated or been truncated.
 
-    Dynamics, spaces, rewards, time limit and flags are the same as in `MultiAgentCartPole` of RLlib with CartPole-v1 of
-    Gymnasium. The episode flag `terminated` means that every agent has terminated or been truncated. In RLlib, a seed
-    gives all poles the same initial state; here the initial states differ.
+    Dynamics, spaces, rewards, time limit and flags match RLlib's `MultiAgentCartPole` with Gymnasium's CartPole-v1.
+    The episode flag `terminated` means that every agent has terminated or been truncated. In RLlib, a seed gives all
+    poles the same initial state; here the initial states differ.
 
     Args:
-        num_envs: Number E of copies in the batch.
+        num_envs: Number of copies in the batch, E.
         num_agents: Number of poles; agents are 0, 1, ...
         max_episode_steps: Number of env steps after which agents whose poles still stand are truncated.
 
@@ -51,7 +51,7 @@ class CartPole(EnvOfArrays):
 
     def __init__(self, num_envs: int, num_agents: int = 1, max_episode_steps: int = 500):
         if num_agents < 1 or max_episode_steps < 1:
-            raise ConfigError(f"num_agents and max_episode_steps must be at least 1, got {num_agents}, "
+            raise ConfigError(f"num_agents and max_episode_steps must be at least 1, got {num_agents} and "
                               f"{max_episode_steps}")  # fmt: skip
         high = np.array([2 * X_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf], np.float32)
         spaces: tuple[gym.Space, gym.Space] = gym.spaces.Box(-high, high), gym.spaces.Discrete(2)
@@ -91,7 +91,7 @@ def _step(
     action_EA, max_steps, pole_EA4, ends_EA, t_E, obs_EA4, reward_EA, terminated_EA, truncated_EA, terminated_E,
     truncated_E,
 ):  # fmt: skip
-    """Step all envs. The caller owns the last six arrays, the batch the three before them."""
+    """Step all envs. The caller allocates the last six arrays; the three before them belong to the batch."""
     for e in range(len(t_E)):
         t_E[e] += 1
         late = t_E[e] >= max_steps

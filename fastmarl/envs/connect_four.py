@@ -32,21 +32,21 @@ class ConnectFour(EnvOfArrays):
     first plane and stones of the opponent in the second; "action_mask" int8 [7] is 0 for full columns.
 
     Args:
-        num_envs: Number E of copies in the batch.
-        random_moves: Episodes begin after a number of uniformly random moves, sampled uniformly from 0 to this, without
-            a winner among them, so that players see positions other than their preferred ones. With 0, as in
-            PettingZoo, episodes begin on an empty board.
+        num_envs: Number of copies in the batch, E.
+        random_moves: Maximum number of random opening moves. Each episode samples their number and the moves uniformly,
+            without a win among them, so that players see positions other than their preferred ones. With 0, as in
+            PettingZoo, episodes start on an empty board.
 
     Attributes:
         boards: int8 [E, 6, 7], the player whose stone is on each cell (0 or 1), or -1.
 
     Raises:
-        ConfigError: If `random_moves` is not in 0 ... 20.
+        ConfigError: If `random_moves` is not between 0 and 20.
     """
 
     def __init__(self, num_envs: int, random_moves: int = 0):
         if not 0 <= random_moves <= MOST_RANDOM_MOVES:
-            raise ConfigError(f"random_moves must be in 0 ... {MOST_RANDOM_MOVES}, got {random_moves}")
+            raise ConfigError(f"random_moves must be between 0 and {MOST_RANDOM_MOVES}, got {random_moves}")
         observation_space = gym.spaces.Dict(
             {
                 "observation": gym.spaces.Box(0, 1, (ROWS, COLUMNS, 2), np.int8),
@@ -89,7 +89,7 @@ def _reset(env_indices, streams_E, random_moves, board_ERC, n_stones_E, seen_EPR
 
 @njit(cache=True, nogil=True)
 def _opens(e, streams_E, board_ERC, n_stones_E):
-    """Make random moves on an empty board and return whether all were legal and none has won."""
+    """Make random moves on an empty board and return whether all were legal and none won."""
     board_ERC[e] = EMPTY
     for k in range(n_stones_E[e]):
         column = below(streams_E, e, COLUMNS)
@@ -101,7 +101,7 @@ def _opens(e, streams_E, board_ERC, n_stones_E):
 
 @njit(cache=True, nogil=True)
 def _step(action_EP, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, reward_EP, present_EP, terminated_E):
-    """Step all envs. The caller owns the last five arrays, in which rewards are initially 0."""
+    """Step all envs. The caller allocates the last five arrays and sets rewards to 0."""
     for e in range(len(n_stones_E)):
         player = n_stones_E[e] % 2
         other = 1 - player

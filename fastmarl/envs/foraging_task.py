@@ -1,4 +1,4 @@
-"""Options of Level-Based Foraging and their checks, its spaces, and the task names used in lbforaging."""
+"""Checked options of Level-Based Foraging, its spaces, and lbforaging's task names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fastmarl.core.errors import ConfigError, shown
 
-SUM_OF_THREE = -1  # stands for the sum of the three lowest player levels, sampled again in every episode
+SUM_OF_THREE = -1  # stands for the sum of the three lowest player levels, which are resampled in every episode
 _NAME = re.compile(
     r"Foraging(?P<grid>-grid)?(-(?P<sight>\d+)s)?-(?P<rows>\d+)x(?P<columns>\d+)-(?P<players>\d+)p-(?P<food>\d+)f"
     r"(?P<coop>-coop)?(?P<ind>-ind)?(?P<pen>-pen)?-v3"
@@ -24,7 +24,7 @@ class ForagingTask:
     """Options of `lbforaging.foraging.ForagingEnv`, documented in `LevelBasedForaging`.
 
     Raises:
-        ConfigError: If an option has a value with which the original could not begin every episode.
+        ConfigError: If lbforaging could not start every episode with these options.
     """
 
     players: int = 2
@@ -51,8 +51,8 @@ class ForagingTask:
         """
         parts = _NAME.fullmatch(str(name))
         if parts is None:
-            raise ConfigError(f"name must be one of lbforaging's, such as 'Foraging-8x8-2p-3f-v3' or 'Foraging-2s-8x8-"
-                              f"2p-2f-coop-v3', got {shown(name)}")  # fmt: skip
+            raise ConfigError(f"name must be a task name of lbforaging, such as 'Foraging-8x8-2p-3f-v3' or "
+                              f"'Foraging-2s-8x8-2p-2f-coop-v3', got {shown(name)}")  # fmt: skip
         task = cls(
             players=int(parts["players"]),
             field_size=(int(parts["rows"]), int(parts["columns"])),
@@ -69,8 +69,8 @@ class ForagingTask:
         if np.shape(self.field_size) != (2,) or min(self.field_size) < 3:
             raise ConfigError(f"field_size must be (rows, columns), each at least 3, got {shown(self.field_size)}")
         if min(self.players, self.max_num_food, self.max_episode_steps) < 1:
-            raise ConfigError("players, max_num_food, max_episode_steps must be at least 1, got "
-                              f"{self.players}, {self.max_num_food}, {self.max_episode_steps}")  # fmt: skip
+            raise ConfigError("players, max_num_food and max_episode_steps must be at least 1, got "
+                              f"{self.players}, {self.max_num_food} and {self.max_episode_steps}")  # fmt: skip
         least_sight = 1 if self.grid_observation else 0
         if self.reach < least_sight:
             raise ConfigError(f"sight must be at least {least_sight}, or None for the whole field, got {self.sight}")
@@ -80,8 +80,8 @@ class ForagingTask:
         self._check_levels()
         across, down = (min(2 * self.reach, side - 1) for side in (self.columns, self.rows))
         if not self.grid_observation and (across >= self.rows or down >= self.columns):
-            raise ConfigError(f"sight={self.sight} on a field of {self.rows} x {self.columns} makes coordinates that "
-                              "the original's spaces do not hold: take a square field, or a sight of at most "
+            raise ConfigError(f"sight={self.sight} on a field of {self.rows} x {self.columns} leads to coordinates "
+                              "outside lbforaging's observation space: use a square field, or a sight of at most "
                               f"{(min(self.rows, self.columns) - 1) // 2}")  # fmt: skip
 
     @property
@@ -101,12 +101,12 @@ class ForagingTask:
 
     @property
     def player_levels(self) -> np.ndarray:
-        """Pairs of lowest and highest levels, distributed among the players in every episode, int64 [A, 2]."""
+        """Pairs of lowest and highest levels, randomly assigned to the players in every episode, int64 [A, 2]."""
         return _ranges("player", self.min_player_level, self.max_player_level, self.players)
 
     @property
     def food_levels(self) -> np.ndarray:
-        """Pairs of lowest and highest levels, or SUM_OF_THREE, distributed like player levels, int64 [F, 2]."""
+        """Pairs of lowest and highest food levels, or SUM_OF_THREE, assigned like player levels, int64 [F, 2]."""
         highest = self.min_food_level if self.max_food_level is None else self.max_food_level
         levels = _ranges("food", self.min_food_level, highest, self.max_num_food)
         if self.max_food_level is None:
@@ -117,14 +117,14 @@ class ForagingTask:
 
     @property
     def most_food(self) -> int:
-        """Maximum level of food."""
+        """Highest level that food can have."""
         if self.max_food_level is None:
             return int(np.sort(self.player_levels[:, 1])[:3].sum())
         return int(self.food_levels[:, 1].max())
 
     @property
     def observation_space(self) -> gym.spaces.Box:
-        """The space of the original or, for grids, the space that the original intends but fails to make."""
+        """The space of lbforaging or, for grids, the space that lbforaging intends but fails to build."""
         most_of_players = self.player_levels[:, 1]
         most = self.most_food
         if self.grid_observation:
@@ -133,7 +133,7 @@ class ForagingTask:
             high *= np.array([of_players, most, 1], np.float32)[:, None, None]
             return gym.spaces.Box(np.float32(0), high, dtype=np.float32)
         n_numbers = 3 if self.observe_agent_levels else 2  # numbers per player
-        corner = [self.columns - 1, self.rows - 1]  # in the order of the original; see __post_init__
+        corner = [self.columns - 1, self.rows - 1]  # in the order used by lbforaging; see __post_init__
         low = [-1, -1, 0] * self.max_num_food + [-1, -1, 0][:n_numbers] * self.players
         top = [*corner, most] * self.max_num_food + [*corner, most_of_players.max()][:n_numbers] * self.players
         return gym.spaces.Box(np.array(low, np.float32), np.array(top, np.float32), dtype=np.float32)
@@ -142,14 +142,14 @@ class ForagingTask:
         lowest_levels, food_levels = self.player_levels[:, 0], self.food_levels
         weakest = np.sort(lowest_levels)[:3].sum()
         if (food_levels[:, 1] == SUM_OF_THREE).any() and food_levels[:, 0].max() > weakest:
-            raise ConfigError(f"min_food_level must be at most {weakest}, the least that the players' three lowest "
-                              f"levels may sum to, or max_food_level be given, got {self.min_food_level}")  # fmt: skip
+            raise ConfigError(f"min_food_level must be at most {weakest}, the lowest possible sum of three player "
+                              f"levels, unless max_food_level is set, got {self.min_food_level}")  # fmt: skip
 
 
 def _ranges(what: str, lowest: Any, highest: Any, count: int) -> np.ndarray:
-    """Return lowest and highest levels, int64 [count, 2], from bounds given individually or for all."""
+    """Return lowest and highest levels, int64 [count, 2]. Each bound is a list, or one number for all."""
     if any(np.shape(bound) not in ((), (count,)) for bound in (lowest, highest)):
-        raise ConfigError(f"min_{what}_level and max_{what}_level must be a number or {count} of them, got "
+        raise ConfigError(f"min_{what}_level and max_{what}_level must be a number or a list of length {count}, got "
                           f"{shown(lowest)} and {shown(highest)}")  # fmt: skip
     levels = np.stack([np.broadcast_to(bound, count) for bound in (lowest, highest)], axis=1).astype(np.int64)
     if levels.min() < 0 or (levels[:, 0] > levels[:, 1]).any():

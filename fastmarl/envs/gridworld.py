@@ -25,25 +25,25 @@ N_MOVES = 5
 class GridWorld(EnvOfArrays):
     """Agents gather food on a square grid and die on hazards.
 
-    An episode begins with agents, hazards and food on distinct cells, sampled in this order. In each step
+    An episode starts with agents, hazards and food on distinct cells, sampled in this order. In each step
 
     1. the living agents move, one after the other: they stay, or go up, down, left or right (actions 0 to 4), unless a
-       wall or another living agent is there. Food is eaten, which gives a reward of 1, and reappears immediately on a
-       free cell. On a hazard the agent dies, with a reward of -1.
+       wall or another living agent is in the way. An agent that reaches food eats it for a reward of 1, and the food
+       reappears immediately on a free cell. An agent that runs into a hazard dies, with a reward of -1.
     2. the hazards move, one after the other, each by one of the five moves sampled uniformly, unless a wall, food or
-       another hazard is there. An agent there dies, with a reward of -1.
+       another hazard is in the way. An agent hit by a hazard dies, with a reward of -1.
 
     Dead agents leave the grid; they are terminated and observed for the last time. The episode terminates when no agent
     is alive, and is otherwise truncated after `max_steps`.
 
-    An observation is a Dict: "observation" float32, a square of 2 * `view` + 1 cells around the agent, row by row, with
-    four numbers per cell that mark a wall, food, a hazard, and another living agent by 1; "action_mask" int8 [5], 0 for
-    moves against a wall or another living agent.
+    An observation is a Dict: "observation" float32, a square around the agent with sides of 2 * `view` + 1 cells, row
+    by row, with four numbers per cell that are 1 for a wall, food, a hazard, and another living agent; "action_mask"
+    int8 [5], 0 for moves against a wall or another living agent.
 
     Args:
-        num_envs: Number E of copies in the batch.
+        num_envs: Number of copies in the batch, E.
         num_agents: Number of agents, named "agent_0", ...
-        size: Number of rows and of columns.
+        size: Number of rows, and of columns.
         num_food: Number of cells with food at any time.
         num_hazards: Number of hazards.
         view: Number of cells that agents see in each direction.
@@ -64,11 +64,11 @@ class GridWorld(EnvOfArrays):
         max_steps: int = 100,
     ):
         if min(num_agents, size, view, max_steps) < 1 or min(num_food, num_hazards) < 0:
-            raise ConfigError("num_agents, size, view, max_steps must be at least 1, num_food, num_hazards at least 0, "
-                              f"got {num_agents}, {size}, {view}, {max_steps}, {num_food}, {num_hazards}")  # fmt: skip
+            raise ConfigError("num_agents, size, view, max_steps must be >= 1 and num_food, num_hazards >= 0, got "
+                              f"{num_agents}, {size}, {view}, {max_steps} and {num_food}, {num_hazards}")  # fmt: skip
         if num_agents + num_food + num_hazards > size**2:
-            raise ConfigError(f"{num_agents} agents, {num_food} food and {num_hazards} hazards need a cell each, but "
-                              f"there are {size**2}")  # fmt: skip
+            raise ConfigError(f"{num_agents} agents, {num_food} food and {num_hazards} hazards need one cell each, but "
+                              f"there are only {size**2}")  # fmt: skip
         seen = gym.spaces.Box(0.0, 1.0, ((2 * view + 1) ** 2 * N_KINDS,), np.float32)
         observation_space = gym.spaces.Dict(
             {"observation": seen, "action_mask": gym.spaces.Box(0, 1, (N_MOVES,), np.int8)}
@@ -111,7 +111,7 @@ class GridWorld(EnvOfArrays):
         cells_EC, lives_EA = state["_cells_EC"], state["_lives_EA"]
         is_wrong_EC = (cells_EC == WALL) != (self._empty_C == WALL)
         is_wrong_EC |= ~np.isin(cells_EC, (0, WALL, FOOD, HAZARD, AGENT))
-        yield "a cell is neither a wall where it should be, nor free, food, a hazard or an agent", is_wrong_EC.any(1)
+        yield "walls are misplaced, or a cell has invalid contents", is_wrong_EC.any(1)
         for kind, thing_EX, exists_EX in (
             (AGENT, state["_agent_EA"], lives_EA),
             (HAZARD, state["_hazard_EH"], np.ones_like(state["_hazard_EH"], np.bool_)),
@@ -119,7 +119,7 @@ class GridWorld(EnvOfArrays):
             is_there_EC = np.zeros_like(cells_EC, np.bool_)
             is_there_EC[np.nonzero(exists_EX)[0], thing_EX[exists_EX]] = True
             is_wrong_E = (is_there_EC != (cells_EC == kind)).any(1) | (is_there_EC.sum(1) != exists_EX.sum(1))
-            yield "living agents and hazards do not have cells of their own", is_wrong_E
+            yield "living agents and hazards are not on separate cells", is_wrong_E
 
 
 @njit(cache=True, nogil=True)
@@ -147,7 +147,7 @@ def _step(
     action_EA, streams_E, view, max_steps, moves, cells_EC, agent_EA, hazard_EH, lives_EA, t_E, seen_EAK, mask_EA5,
     reward_EA, terminated_EA, terminated_E, truncated_E,
 ):  # fmt: skip
-    """Step all envs. The caller owns the last six arrays, in which rewards and flags are initially 0."""
+    """Step all envs. The caller allocates the last six arrays and sets rewards and flags to 0."""
     for e in range(len(t_E)):
         for a in range(agent_EA.shape[1]):
             if lives_EA[e, a]:
@@ -186,7 +186,7 @@ def _go(e, a, action, streams_E, moves, cells_EC, agent_EA, reward_EA):
 
 @njit(cache=True, nogil=True)
 def _wander(e, streams_E, moves, cells_EC, agent_EA, hazard_EH, lives_EA, reward_EA, terminated_EA):
-    """Move the hazards and kill agents in their way."""
+    """Move the hazards and kill the agents that they hit."""
     for h in range(hazard_EH.shape[1]):
         here = hazard_EH[e, h]
         there = here + moves[below(streams_E, e, N_MOVES)]

@@ -26,29 +26,28 @@ class LevelBasedForaging(EnvOfArrays):
     """Agents walk on a field and load adjacent food if their levels sum to at least the level of the food.
 
     Rules, spaces and terminations match `lbforaging.foraging.ForagingEnv` 2.0.0, as presented by the adapter for Tuple
-    spaces: agents are 0, 1, ..., and an episode is terminated when all food is loaded, as well as after
-    `max_episode_steps`. The same state and actions give bit-identical observations and rewards. There are three
-    differences:
+    spaces: agents are 0, 1, ..., and an episode terminates when all food is loaded or after `max_episode_steps`. The
+    same state and actions yield bit-identical observations and rewards. There are three differences:
 
-    - Every episode begins like the first one of an original env, whose later episodes depend on earlier ones: players
-      are not placed on cells where a player still to be placed stood at the end of the last episode.
-    - The original fails after sampling 1,000 occupied cells for a player; here sampling continues.
-    - Grid observations are as computed by the original code. Gymnasium rejects the space it declares for them.
+    - Every episode starts like the first one in lbforaging. In later episodes, lbforaging places no player on a cell
+      where a player who is yet to be placed stood at the end of the previous episode.
+    - lbforaging fails after sampling 1,000 occupied cells for a player; here sampling continues.
+    - Grid observations match those of the original code, which declares a space that Gymnasium rejects.
 
-    There is no rendering.
+    Rendering is not supported.
 
     Args:
-        num_envs: Number E of copies in the batch.
-        name: A task name of lbforaging, such as "Foraging-8x8-2p-2f-coop-v3", or one of the same form: "-2s" is the
-            sight, "-grid" selects grid observations, "-ind" `max_food_level=1`, "-pen" `penalty=0.1`. It sets the
-            defaults of the options.
-        options: Options of the original, here with their defaults without a name:
+        num_envs: Number of copies in the batch, E.
+        name: A task name of lbforaging, such as "Foraging-8x8-2p-2f-coop-v3", or another name of this form: "-2s" sets
+            the sight, "-grid" selects grid observations, "-ind" sets `max_food_level=1`, "-pen" sets `penalty=0.1`. The
+            name determines the defaults of the options.
+        options: Options of lbforaging, listed with the defaults used if `name` is None:
 
-            - `players=2`, `max_num_food=2`; there is less food if there is no room away from the border and other food.
+            - `players=2`, `max_num_food=2`; there is less food if no cell is left away from the border and other food.
             - `field_size=(8, 8)`: rows and columns.
             - `min_player_level=1`, `max_player_level=2`, `min_food_level=1`, `max_food_level=None`: one number for all,
-              or a list with one per player or food, redistributed in every episode. None is the sum of the three lowest
-              levels of players.
+              or a list with one per player or food, randomly reassigned in every episode. None is the sum of the three
+              lowest player levels.
             - `force_coop=False`: whether all food has its highest level.
             - `sight=None`: number of cells that agents see in each direction; None is the entire field.
             - `max_episode_steps=50`.
@@ -57,16 +56,16 @@ class LevelBasedForaging(EnvOfArrays):
             - `penalty=0.0`: subtracted from the reward of agents that try to load but are too weak.
             - `observe_agent_levels=True`.
             - `grid_observation=False`: whether an observation is three layers around the agent: levels of players,
-              levels of food, free cells. If not, it is row, column and level of food and players, with the agent itself
-              first.
+              levels of food, free cells. If not, it lists row, column and level of each food, then of each player,
+              starting with the agent itself.
 
     Attributes:
         players: int32 [E, A, 3]: row, column, level. Writable.
-        foods: int32 [E, F, 3]: the same for food, in cell order, with level 0 if it is loaded.
-        food_spawned: int64 [E], the sum of food levels when the episode began.
+        foods: int32 [E, F, 3]: the same for food, in cell order; loaded food has level 0.
+        food_spawned: int64 [E], the sum of food levels at the start of the episode.
 
     Raises:
-        ConfigError: If the name is unknown, or the original could not begin every episode with these options.
+        ConfigError: If the name is unknown, or lbforaging could not start every episode with these options.
         TypeError: If an option is unknown.
     """
 
@@ -173,7 +172,7 @@ def _place_players(e, streams_E, field_size, player_EA3):
 
 @njit(cache=True, nogil=True)
 def _place_food(e, streams_E, field_size, player_EA3, food_EF3):
-    """Place food away from the border, players and other food, as far as there is room, and sort it by cell."""
+    """Place as much food as fits away from the border, players and other food, and sort it by cell."""
     n_food, placed = food_EF3.shape[1], 0
     for _ in range(MOST_DRAWS):
         if placed == n_food:
@@ -229,7 +228,7 @@ def _step(
         action_EA: int64.
         target_A2: Scratch space for the target cells of the players in a single env.
         obs: float32 [E, A, K], or [E, A, 3, rows, columns] for grids.
-        obs, reward_EA, terminated_E: Output arrays of the caller, with rewards initially 0. Earlier arrays belong to
+        obs, reward_EA, terminated_E: Output arrays of the caller, with rewards initially 0. The other arrays belong to
             the batch.
     """
     max_steps, normalizes, penalty = rules
@@ -245,7 +244,7 @@ def _step(
 def _move(e, action_EA, field_size, target_A2, player_EA3, food_EF3):
     """Move the players of env e, except players with the same target, who all stay.
 
-    A player may move to a cell whose player tries to leave but has to stay.
+    A player may enter a cell whose occupant tries to leave but has to stay.
     """
     n_players = player_EA3.shape[1]
     for a in range(n_players):
@@ -272,7 +271,7 @@ def _load(e, action_EA, normalizes, penalty, player_EA3, food_EF3, spawned_E, re
     """Load the food of env e, write rewards, and return whether any food is left.
 
     No cell is adjacent to two foods (see `_is_near`), so an agent loads at most one, and the order of agents, a set in
-    the original, does not matter.
+    lbforaging, does not matter.
     """
     is_left = False
     for f in range(food_EF3.shape[1]):
@@ -319,7 +318,7 @@ def _observe(e, field_size, view, player_EA3, food_EF3, obs):
 def _see(e, a, view, player_EA3, food_EF3, obs_EAK):
     """Write food and players in sight, relative to the upper left corner of the view and padded with -1, -1, 0.
 
-    Near the upper and left borders, players are visible at a greater distance than food, as in the original.
+    Near the upper and left borders, players are visible at a greater distance than food, as in lbforaging.
     """
     sight, shows_levels = view
     n_food, n_players, n_numbers = food_EF3.shape[1], player_EA3.shape[1], 2 + shows_levels

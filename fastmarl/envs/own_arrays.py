@@ -10,7 +10,7 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.states import check_keys, column_of
 from fastmarl.core.kernels import Deferral as Deferral
 
-ANY = None  # limits for numbers only used in arithmetic by compiled code
+ANY = None  # no limits: compiled code uses the numbers only in arithmetic
 COUNT = 0, 2**62  # limits for a number of steps, so that adding one does not overflow
 
 
@@ -18,25 +18,25 @@ class EnvOfArrays(ArrayEnv):
     """A batch that can save and restore its state, with a random stream per env.
 
     Attributes:
-        state_arrays: Names of the attributes that contain the mutable state, all arrays [E, ...] -> (minimum, maximum)
-            allowed in the array, each a scalar or a broadcastable array, or `ANY`.
+        state_arrays: Attribute name -> limits, for all arrays [E, ...] of the mutable state. Limits are (minimum,
+            maximum), each a scalar or a broadcastable array, or `ANY`.
     """
 
     supports_checkpoint = seeds_each_episode = True
     state_arrays: Mapping[str, tuple[Any, Any] | None]
 
     def get_state(self) -> dict[str, Any]:
-        """Return attribute name -> copy of the array."""
+        """Return copies of the state arrays, keyed by attribute name."""
         return {name: getattr(self, name).copy() for name in self.state_arrays}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a result of `get_state()`.
+        """Restore a state returned by `get_state()`.
 
         All numbers are checked here, because a state may come from an untrusted file and compiled code uses its numbers
         as unchecked indices.
 
         Raises:
-            ConfigError: If a batch with these options cannot have such a state. Nothing is changed.
+            ConfigError: If a batch with these options cannot be in this state. The batch is left unchanged.
         """
         what = f"the state of {type(self).__name__}"
         check_keys(what, state, self.state_arrays)
@@ -47,15 +47,15 @@ class EnvOfArrays(ArrayEnv):
                 _check_limits(f"{name} in {what}", values, *limits)
         for rule, is_broken_E in self._rules_of(state):
             if is_broken_E.any():
-                raise ConfigError(f"{what} must fit together, but in env {is_broken_E.argmax()}, {rule}")
+                raise ConfigError(f"{what} is inconsistent: in env {is_broken_E.argmax()}, {rule}")
         for name in self.state_arrays:
             getattr(self, name)[...] = state[name]
 
     def _rules_of(self, state: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the results of checks that involve several arrays, after each array was found within its limits.
+        """Check rules that involve several arrays, each of which is within its limits.
 
         Returns:
-            (text for the error, bool [E] that is True for envs in which the rule is broken).
+            Iterator over (error text, bool [E] that is True for envs that break the rule).
         """
         yield from ()
 

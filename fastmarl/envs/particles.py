@@ -23,12 +23,12 @@ from fastmarl.envs.streams import new_streams, seed_streams, uniform
 SECONDS = 0.1  # duration of one step
 DAMPING = 0.25
 CONTACT_FORCE, CONTACT_MARGIN = 1e2, 1e-3
-NO_OVERLAP = 746.0  # in margins of distance; exp(-746) is 0, and so is the overlap
+NO_OVERLAP = 746.0  # distance in contact margins; exp(-746) is 0, and so is the overlap
 N_MOVES = 5  # none, left, right, down, up
 
 
 class Positions:
-    """Descriptor for the positions of agents or of other bodies; assigned values are written to the array of bodies."""
+    """Descriptor for the positions of agents or of other bodies; assignment writes to the array of bodies."""
 
     def __init__(self, *, of_agents: bool):
         self._of_agents = of_agents
@@ -42,13 +42,13 @@ class Positions:
 
 
 class ParticleWorld(EnvOfArrays):
-    """Base class of batches of particle worlds, whose subclasses implement `step()`.
+    """Base class for batches of particle worlds; subclasses implement `step()`.
 
     Args:
         groups: Group name -> ids of its agents.
-        numbers: Group name -> number of elements in the observations of its agents.
-        start_B: Bound of the initial coordinates of each body, which are sampled from -start to start.
-        first_shown: Index of the first agent whose velocity others observe, as they do for all later agents.
+        numbers: Group name -> size of its agents' observations.
+        start_B: Bound on the initial coordinates of each body, which are sampled from -bound to bound.
+        first_shown: Index of the first agent whose velocity others observe; they also observe those of later agents.
         continuous_actions: If True, actions are float32 [5] in 0 ... 1.
 
     Attributes:
@@ -119,7 +119,7 @@ def _reset(env_indices, streams_E, start_B, position_EB2, velocity_EA2, t_E):
 def push(e, actions, sensitivity, force_A2):
     """Write the forces that result from the actions of agents.
 
-    Continuous actions are clipped to their space, like in the PettingZoo wrapper.
+    Continuous actions are clipped to their space, as in the PettingZoo wrapper.
 
     Args:
         actions: int64 [E, A], or float32 [E, A, 5].
@@ -140,7 +140,7 @@ def _cut(number):
 
 @njit(cache=True, nogil=True, error_model="numpy")  # 0 / 0 is NaN, as in mpe2
 def collide(e, radius_B, position_EB2, force_A2):
-    """Add the forces between the solid bodies of env e, which come first and have a radius; landmarks do not move."""
+    """Add the forces between the solid bodies of env e, the first `len(radius_B)` ones; landmarks do not move."""
     n_agents = len(force_A2)
     for a in range(n_agents):
         for b in range(a + 1, len(radius_B)):

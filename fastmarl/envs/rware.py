@@ -18,18 +18,18 @@ from fastmarl.envs.streams import below, draw_zero, new_streams, seed_streams
 
 FORWARD, LEFT, RIGHT, TOGGLE_LOAD = 1, 2, 3, 4  # actions; 0 does nothing
 N_ACTIONS, N_DIRECTIONS = 5, 4
-# Directions are up, down, left, right, as in the original; these are the directions after a turn.
+# Directions are up, down, left, right, as in `rware`; these are the directions after a turn.
 LEFT_OF, RIGHT_OF = (2, 3, 1, 0), (3, 2, 0, 1)
 GLOBAL, INDIVIDUAL, TWO_STAGE = range(3)
 N_OF_SELF, N_OF_CELL = 8, 7  # elements of an observation: for the robot, and for each cell without messages
 
 
 class Floor(NamedTuple):
-    """The fixed parts of a warehouse. Cells are numbered row by row, with a margin as wide as robots see.
+    """The fixed parts of a warehouse. Cells are numbered row by row, including a margin as wide as the sensor range.
 
     Attributes:
         kind_C: uint8, OUTSIDE, HIGHWAY or STORAGE.
-        place_C2: float32, x and y that robots in the cell observe.
+        place_C2: float32, x and y as observed by a robot in the cell.
         storage_S: int64, initial cells of the shelves, in ascending order.
         goal_G: int64, cells of the goals.
         steps: int64 [4], offset to the neighbouring cell in each direction.
@@ -45,7 +45,7 @@ class Floor(NamedTuple):
 
 
 class Things(NamedTuple):
-    """The moving parts of the warehouses. Robots and shelves are numbered from 1 where 0 means none.
+    """The moving parts of the warehouses. In arrays where 0 means none, robots and shelves are numbered from 1.
 
     Attributes:
         agent_at_EC, shelf_at_EC: int32, the robot and the shelf in a cell.
@@ -71,15 +71,15 @@ class Warehouse(EnvOfArrays):
     """Robots fetch requested shelves, bring them to a goal, and put them back anywhere.
 
     Dynamics, spaces, rewards and terminations match the package `rware` 2.0.0 with flattened observations, including
-    the order of robots that want to enter the same cell. Finished episodes are terminated, even at a time limit.
+    the precedence of robots that want to enter the same cell. Episodes end by termination, even at a time limit.
 
-    An episode begins with robots on distinct cells, facing in any direction, and with some shelves requested, all
+    An episode starts with robots on distinct cells, facing in any direction, and with some shelves requested, all
     sampled in this order. After a delivery, another shelf is sampled uniformly from the shelves not requested.
 
     Args:
-        num_envs: Number E of copies in the batch.
+        num_envs: Number of copies in the batch, E.
         name: A task of `rware`, such as "rware-small-4ag-hard-v2".
-        options: Changes to the task, with the original names: `n_agents`, numbered 0, 1, ...; `shelf_columns`,
+        options: Changes to the task, with the names used by `rware`: `n_agents`, numbered 0, 1, ...; `shelf_columns`,
             `shelf_rows`, `column_height`, or `layout`, a text with the letters g (goal), x (shelf) and . (highway);
             `request_queue_size`; `sensor_range`, the number of cells visible in each direction; `msg_bits`, the bits
             sent by each robot to the robots that see it; `reward_type` ("individual", "global" or "two_stage");
@@ -144,10 +144,10 @@ class Warehouse(EnvOfArrays):
         robots, shelves = np.arange(1, cell_EA.shape[1] + 1), np.arange(1, len(self._floor.storage_S) + 1)
         is_lost_EA = (agent_at_EC[envs, cell_EA] != robots) | (kind_C[cell_EA] == OUTSIDE)
         are_more_E = (agent_at_EC > 0).sum(1) != len(robots)
-        yield "robots do not have cells of their own", is_lost_EA.any(1) | are_more_E
+        yield "robots are not on separate cells", is_lost_EA.any(1) | are_more_E
         standing_ES = np.sort(shelf_at_EC, axis=1)[:, len(kind_C) - len(shelves) :]
         are_more_E = (shelf_at_EC > 0).sum(1) != len(shelves)
-        yield "shelves do not have cells of their own", (standing_ES != shelves).any(1) | are_more_E
+        yield "shelves are not on separate cells", (standing_ES != shelves).any(1) | are_more_E
         carried_EC = np.where(agent_at_EC > 0, load_EA[envs, agent_at_EC - 1], 0)
         is_lost_EC = (shelf_at_EC > 0) & (kind_C != STORAGE) & (carried_EC != shelf_at_EC)
         is_lost_EC |= (carried_EC > 0) & (carried_EC != shelf_at_EC)
@@ -207,7 +207,7 @@ def _step(
 ):
     """Step all envs.
 
-    Functions called for each env do not call large functions themselves, because numba would count references to all
+    Functions called for each env must not call large functions themselves, because numba would count references to all
     arrays in each of these calls.
 
     Args:

@@ -4,10 +4,10 @@ A robot that wants to move targets the cell in front of it; any other robot targ
 form a cycle of three or more all move, but two robots do not swap. Among the chains of robots leading to a free cell,
 the longest chain moves, and the others stay.
 
-Of chains of equal length, the original takes the first that networkx finds in a subgraph. Its cells are in the order in
-which they were added to the full graph or, if the subgraph has less than half of the cells, in the iteration order of a
-Python set. That order follows from the hashes of cells, so it can be reproduced here. This matches networkx 3.6 and
-CPython 3.8 or later.
+Among chains of equal length, `rware` picks the first that networkx finds in a subgraph. The subgraph's cells are
+in the order in which they were added to the full graph or, if it has less than half of the cells, in the iteration
+order of a Python set, which follows from their hashes and can be reproduced here. This matches networkx 3.6 and CPython
+3.8 or later.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def count_followers(e, agent_at_EC, aims):
         aims.depth_A[a] = 0
     for first in range(n_agents):
         a, length = first, 0
-        while length < n_agents:  # add one robot to the depth of those ahead of it
+        while length < n_agents:  # increase the depth of the robots ahead
             length += 1
             ahead = agent_at_EC[e, aims.target_A[a]] - 1
             if ahead < 0 or ahead == a:

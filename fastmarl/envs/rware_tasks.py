@@ -1,4 +1,4 @@
-"""Options, names and warehouse floors of the tasks of the package `rware`."""
+"""Options, names and warehouse floors of the `rware` package's tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUMBERED = re.compile(
 
 @dataclass(frozen=True)
 class Task:
-    """Options of the `rware` Warehouse, with the original names; see `fastmarl.envs.rware.Warehouse`.
+    """Options of the `rware` Warehouse, under the same names; see `fastmarl.envs.rware.Warehouse`.
 
     Raises:
         ConfigError: If a number is too small, or an option has an unknown value.
@@ -47,7 +47,7 @@ class Task:
     normalised_coordinates: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("reward_type", "observation_type"):  # accept members of the original enums by name
+        for name in ("reward_type", "observation_type"):  # accept members of rware's enums by name
             value = getattr(self, name)
             object.__setattr__(self, name, str(getattr(value, "name", value)).lower())
         least = {"shelf_columns": 1, "shelf_rows": 1, "column_height": 1, "n_agents": 1, "max_steps": 1,
@@ -62,8 +62,8 @@ class Task:
         if self.reward_type not in _REWARDS.values():
             raise ConfigError(f"reward_type must be one of {', '.join(_REWARDS.values())}, got {self.reward_type!r}")
         if self.observation_type != "flattened":
-            raise ConfigError(f"observation_type must be 'flattened', got {self.observation_type!r}; the original has "
-                              "others: env=\"rware:rware-tiny-2ag-v2\"")  # fmt: skip
+            raise ConfigError(f"observation_type must be 'flattened', got {self.observation_type!r}; for other types, "
+                              "use rware itself, such as env=\"rware:rware-tiny-2ag-v2\"")  # fmt: skip
 
 
 def task_named(name: str, options: dict[str, Any]) -> Task:
@@ -76,7 +76,7 @@ def task_named(name: str, options: dict[str, Any]) -> Task:
     match = _SIZED.fullmatch(name) or _NUMBERED.fullmatch(name)
     part = match.groupdict() if match else {}
     if part.get("size", "tiny") not in _SIZES or part.get("reward", "indiv") not in _REWARDS or not part:
-        raise ConfigError(f"no task {name!r}: expected a name such as rware-tiny-2ag-v2, rware-small-4ag-hard-v2, "
+        raise ConfigError(f"unknown task {name!r}: expected a name such as rware-tiny-2ag-v2, rware-small-4ag-hard-v2, "
                           "rware-2s-tiny-10h-2ag-easy-v2 or rware-1x3-8h-2ag-4req-twostage-v2")  # fmt: skip
     named: dict[str, Any] = {key: int(value) for key, value in part.items() if value and value.isdigit()}
     if "size" in part:
@@ -102,12 +102,12 @@ def floor_of(task: Task) -> tuple[np.ndarray, list[tuple[int, int]]]:
     floor, goals = _drawn_floor(task.layout) if task.layout else _regular_floor(task)
     n_shelves = int((floor == STORAGE).sum())
     if task.n_agents > floor.size:
-        raise ConfigError(f"{task.n_agents} robots need a cell each, but there are {floor.size}")
+        raise ConfigError(f"{task.n_agents} robots need one cell each, but there are only {floor.size}")
     if task.request_queue_size and task.request_queue_size >= n_shelves:
-        raise ConfigError(f"request_queue_size must be less than the {n_shelves} shelves, because another one is "
-                          f"requested after each delivery, got {task.request_queue_size}")  # fmt: skip
+        raise ConfigError(f"request_queue_size must be less than {n_shelves}, the number of shelves, because another "
+                          f"shelf is requested after each delivery, got {task.request_queue_size}")  # fmt: skip
     if task.normalised_coordinates and min(floor.shape) < 2:
-        raise ConfigError("normalised_coordinates need two rows and two columns at least, got a layout of "
+        raise ConfigError("normalised_coordinates requires at least two rows and two columns, got a layout of "
                           f"{floor.shape[0]} by {floor.shape[1]}")  # fmt: skip
     return floor, goals
 
@@ -126,9 +126,9 @@ def _drawn_floor(layout: str) -> tuple[np.ndarray, list[tuple[int, int]]]:
     lines = layout.strip().replace(" ", "").lower().split("\n")
     if len({len(line) for line in lines}) > 1 or set("".join(lines)) - set("gx."):
         raise ConfigError(
-            f"layout must be lines of equal length of the letters g (goal), x (shelf) and ., got {layout!r}"
+            f"layout must be lines of equal length with the letters g (goal), x (shelf) and ., got {layout!r}"
         )
     goals = [(x, y) for y, line in enumerate(lines) for x, letter in enumerate(line) if letter == "g"]
     if not goals:
-        raise ConfigError(f"layout needs a goal, the letter g, got {layout!r}")
+        raise ConfigError(f"layout must contain a goal (the letter g), got {layout!r}")
     return np.array([[STORAGE if letter == "x" else HIGHWAY for letter in line] for line in lines], np.uint8), goals

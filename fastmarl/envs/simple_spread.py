@@ -19,27 +19,27 @@ RADIUS = 0.15
 
 @public("fastmarl.envs")
 class SimpleSpread(ParticleWorld):
-    """Agents are rewarded for landmarks with an agent near them, and penalised for collisions.
+    """Agents are rewarded for covering landmarks and penalised for collisions.
 
     There are as many landmarks as agents. Dynamics, spaces, rewards and truncation match `mpe2.simple_spread_v3` with
-    the same options. Its other options (curriculum, partial observations, success as an end, benchmark data, rendering)
-    are not supported.
+    the same options. Its other options (curriculum, partial observations, termination on success, benchmark data,
+    rendering) are not supported.
 
     Args:
-        num_envs: Number E of copies in the batch.
+        num_envs: Number of copies in the batch, E.
         N: Number of agents, named "agent_0", ..., and of landmarks.
         local_ratio: Weight of the agent-specific collision penalty in the reward; the rest is the weight of the shared
             reward.
         max_cycles: Number of env steps after which an episode is truncated.
         continuous_actions: If True, actions are float32 [5] in 0 ... 1, whose elements 1 to 4 push to the left, right,
-            down and up; if False, an action is one of these numbers, or 0.
+            down and up; if False, an action is the index of one of these elements, or 0 for no push.
 
     Attributes:
         positions, velocities: float64 [E, N, 2] of the agents. Writable.
         landmarks: Positions of the landmarks, float64 [E, N, 2]. Writable.
 
     Raises:
-        ConfigError: If `N` or `max_cycles` is below 1, or `local_ratio` is not in 0 ... 1.
+        ConfigError: If `N` or `max_cycles` is below 1, or `local_ratio` is not between 0 and 1.
     """
 
     landmarks = Positions(of_agents=False)
@@ -53,8 +53,8 @@ class SimpleSpread(ParticleWorld):
         continuous_actions: bool = False,
     ):
         if N < 1 or max_cycles < 1 or not 0.0 <= local_ratio <= 1.0:
-            raise ConfigError(f"N and max_cycles must be at least 1 and local_ratio in 0 ... 1, got {N}, {max_cycles}, "
-                              f"{local_ratio}")  # fmt: skip
+            raise ConfigError(f"N and max_cycles must be at least 1 and local_ratio between 0 and 1, got {N}, "
+                              f"{max_cycles}, {local_ratio}")  # fmt: skip
         agents = {"agents": [f"agent_{i}" for i in range(N)]}
         n_numbers = {"agents": 4 + 2 * N + 4 * (N - 1)}
         super().__init__(num_envs, agents, n_numbers, 2 * N * [1.0], N, continuous_actions)
@@ -76,7 +76,7 @@ def _step(actions, rules, force_A2, position_EB2, velocity_EA2, t_E, obs_EAK, re
         actions: int64 [E, A], or float32 [E, A, 5].
         rules: (local ratio, steps of an episode, radius of each agent).
         force_A2: Scratch space for the forces in a single env.
-        obs_EAK, reward_EA, truncated_E: Output arrays of the caller; earlier arrays belong to the batch.
+        obs_EAK, reward_EA, truncated_E: Output arrays of the caller; the other arrays belong to the batch.
     """
     local_ratio, max_cycles, radius_A = rules
     for e in range(len(t_E)):

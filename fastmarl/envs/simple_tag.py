@@ -26,16 +26,16 @@ class SimpleTag(ParticleWorld):
     Adversaries are rewarded for touching good agents, which are penalised for that and for leaving the area.
 
     Dynamics, spaces, rewards and truncation match `mpe2.simple_tag_v3` with the same options. Its other options
-    (curriculum, partial observations, success as an end, benchmark data, rendering) are not supported.
+    (curriculum, partial observations, termination on success, benchmark data, rendering) are not supported.
 
     Args:
-        num_envs: Number E of copies in the batch.
+        num_envs: Number of copies in the batch, E.
         num_good: Number of agents in the group "good agents", named "agent_0", ...
         num_adversaries: Number of agents in the group "adversaries", named "adversary_0", ...
         num_obstacles: Number of impassable landmarks.
         max_cycles: Number of env steps after which an episode is truncated.
         continuous_actions: If True, actions are float32 [5] in 0 ... 1, whose elements 1 to 4 push to the left, right,
-            down and up; if False, an action is one of these numbers, or 0.
+            down and up; if False, an action is the index of one of these elements, or 0 for no push.
 
     Attributes:
         positions, velocities: float64 [E, A, 2] of the agents, adversaries first. Writable.
@@ -57,8 +57,8 @@ class SimpleTag(ParticleWorld):
         continuous_actions: bool = False,
     ):
         if min(num_good, num_adversaries, max_cycles) < 1 or num_obstacles < 0:
-            raise ConfigError("num_good, num_adversaries, max_cycles must be at least 1 and num_obstacles at least 0, "
-                              f"got {num_good}, {num_adversaries}, {max_cycles}, {num_obstacles}")  # fmt: skip
+            raise ConfigError("num_good, num_adversaries, max_cycles must be >= 1 and num_obstacles >= 0, got "
+                              f"{num_good}, {num_adversaries}, {max_cycles} and {num_obstacles}")  # fmt: skip
         n_agents = num_good + num_adversaries
         groups = {
             "adversaries": [f"adversary_{i}" for i in range(num_adversaries)],
@@ -81,10 +81,10 @@ class SimpleTag(ParticleWorld):
 
 
 def _fine(position_EG2: np.ndarray, reward_EG: np.ndarray) -> None:
-    """Penalise good agents for each coordinate that is far out.
+    """Penalise good agents for each coordinate near or beyond the border of the area.
 
-    This is not compiled, because exp of NumPy, which mpe2 uses, and of libm, which compiled code calls, differ in the
-    last bit on some processors.
+    This is not compiled: NumPy's exp, which mpe2 uses, and libm's exp, which compiled code calls, differ in the last
+    bit on some processors.
     """
     distance = np.abs(position_EG2)
     beyond = np.minimum(np.exp(2 * np.minimum(distance, 3.0) - 2), 10)  # reaches 10 before 3, so exp cannot overflow
@@ -104,7 +104,7 @@ def _step(
         adversary_actions, good_actions: int64 [E, A], or float32 [E, A, 5].
         rules: (steps of an episode, radius of each body).
         force_A2: Scratch space for the forces in a single env.
-        adversary_EAK, ..., truncated_E: Output arrays of the caller; earlier arrays belong to the batch.
+        adversary_EAK, ..., truncated_E: Output arrays of the caller; the other arrays belong to the batch.
     """
     max_cycles, radius_B = rules
     n = adversary_actions.shape[1]

@@ -18,7 +18,7 @@ _MASK = (1 << 64) - 1
 
 
 def new_streams(num_envs: int) -> np.ndarray:
-    """Return streams that differ in every run, uint64 [num_envs]."""
+    """Return randomly seeded streams, uint64 [num_envs]."""
     return np.random.SeedSequence().generate_state(num_envs, np.uint64)
 
 

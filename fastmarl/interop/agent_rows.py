@@ -1,4 +1,4 @@
-"""The agents of several envs as rows of arrays, which other frameworks treat as independent environments."""
+"""Presents the agents of several envs as rows of arrays, which other frameworks treat as independent environments."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ MOST_LAYERS = 20  # attributes named `env` may form a cycle
 class AgentRows:
     """Steps envs with one row per agent: row e * A + a is agent `agents[a]` of env e.
 
-    A row waits while its agent is not observed, and rests after its agent has finished until the next env reset.
+    A row is waiting while its agent is not observed, and resting after its agent has finished, until the env is reset.
 
     Args:
         env, env_config: As in `EnvRunnerConfig`. All agents must have the same spaces and be in `possible_agents`.
-        num_envs: Number E of copies of the env.
+        num_envs: Number of copies of the env, E.
         max_steps: Env steps after which episodes are truncated; None for no limit.
         num_env_workers: Number of processes that step the envs; 0 for one per core, None for the current process.
 
@@ -86,14 +86,14 @@ class AgentRows:
         self.observation_space, self.action_space = spaces = self._spaces()
         self._layout, self._actions = RowLayout(self.observation_space), RowLayout(self.action_space)
         if any(leaf.dtype == object for leaf in (*self._layout.leaves, *self._actions.leaves)):
-            raise ConfigError(f"arrays can't hold {self.observation_space} and {self.action_space}: their parts must "
+            raise ConfigError(f"arrays can't store {self.observation_space} and {self.action_space}: their parts must "
                               f"be Box, Discrete, MultiDiscrete or MultiBinary")  # fmt: skip
         self._ranges = [choice_ranges(space) for space in leaf_spaces(self.action_space)]
         self.envs = self._all.all
         self._is_batch = self._all.is_batch
         self._batch: ArrayEnv = self.envs[0] if self._is_batch else self._as_batch()
         if len(self._batch.groups) > 1:
-            raise ConfigError(f"the agents of a batch must be in one group, got {list(self._batch.groups)}")
+            raise ConfigError(f"all agents of a batch must be in one group, got {list(self._batch.groups)}")
         self._group = next(iter(self._batch.groups))
         self._out = self._batch.new_arrays()
         shape = num_envs, len(self.agents)
@@ -110,15 +110,15 @@ class AgentRows:
 
     def _spaces(self) -> tuple[gym.Space, gym.Space]:
         if not self.agents:
-            raise ConfigError("each agent gets a row, so the env must name all of them in possible_agents")
+            raise ConfigError("each agent gets a row, so the env must list all of them in possible_agents")
         first = self._all.spaces(0, self.agents[0])
         for env_index in range(len(self._all.all)):
             for agent in self.agents:
                 if (spaces := self._all.spaces(env_index, agent)) != first:
-                    raise ConfigError(f"all rows have the same spaces, but agent {agent!r} of env {env_index} has "
-                                      f"{spaces}, and agent {self.agents[0]!r} has {first}: pad observations and "
+                    raise ConfigError(f"all agents must have the same spaces, but agent {agent!r} of env {env_index} "
+                                      f"has {spaces}, and agent {self.agents[0]!r} has {first}: pad observations and "
                                       f"actions (SuperSuit's pad_observations_v0, pad_action_space_v0), or train with "
-                                      f"fastmarl.MultiAgentEnvRunner, which has a policy for each")  # fmt: skip
+                                      f"fastmarl.MultiAgentEnvRunner and separate policies")  # fmt: skip
         return first
 
     def _as_batch(self) -> EnvBatch:
@@ -129,7 +129,7 @@ class AgentRows:
 
     @contextmanager
     def _all_over_after_errors(self) -> Iterator[None]:
-        """Require a reset of all envs after an error, because only some of them may have made the step."""
+        """Require a reset of all envs after an error, because some of them may not have completed the step."""
         try:
             yield
         except BaseException:
@@ -149,8 +149,8 @@ class AgentRows:
     def observations(self) -> Any:
         """Return copies of the observations [E A, ...], nested like the space.
 
-        Waiting rows contain the last observation of the agent, resting rows zeros. The final observation of an agent is
-        kept until the next step or reset.
+        Waiting rows contain the last observation of the agent; resting rows contain zeros. The final observation of an
+        agent is kept until the next step or reset.
         """
         return self._layout.nest([leaf.reshape(len(self), *leaf.shape[2:]).copy() for leaf in self._obs])
 
@@ -164,7 +164,7 @@ class AgentRows:
         return [seed + env_index for env_index in range(len(self.is_over))]
 
     def reset(self, env_indices: np.ndarray, seeds: Sequence[int] | None = None) -> None:
-        """Begin episodes in these envs.
+        """Start new episodes in these envs.
 
         Args:
             env_indices: int64, ascending.
@@ -204,9 +204,9 @@ class AgentRows:
         """
         self._check_open()
         if not self.is_begun:
-            raise RunningEpisodeError("there is no episode: call reset() before step(), also after an error")
+            raise RunningEpisodeError("no episode is running: call reset() before step(), also after an error")
         given, over = self._given(actions), np.flatnonzero(self.is_over)
-        if self._is_batch and len(over):  # it steps all its envs
+        if self._is_batch and len(over):  # a batch steps all of its envs
             self._begin(over, None)
         out = self._cleared(present=self._has_joined & ~self._has_ended)
         out.groups[self._group].present[over] = True
@@ -275,8 +275,8 @@ class AgentRows:
     def _check_ended(self, wrong: np.ndarray) -> None:
         if wrong.any():
             env_index, place = np.argwhere(wrong)[0].tolist()
-            problem = ("a finished agent is observed again, or gets a reward; a row can't begin another episode "
-                       "before all of its env's agents do: give the agent another id, or train with "
+            problem = ("a finished agent was observed again or received a reward, but its row can't start another "
+                       "episode before the env is reset: use a new agent id, or train with "
                        "fastmarl.MultiAgentEnvRunner, whose options respawn and late_rewards allow it")  # fmt: skip
             raise FinishedAgentError(env_index, self.agents[place], 0, problem)
 
@@ -322,7 +322,7 @@ class AgentRows:
         return [getattr(_owner(env, name), name) for env in envs]
 
     def set_attribute(self, row: int, name: str, value: Any) -> None:
-        """Set an attribute of the env of a row, on the layer that has it; adapters and wrappers do not forward it."""
+        """Set an attribute of a row's env on the layer that has it; adapters and wrappers do not forward assignment."""
         env: Any = self.env_of(row)
         if self._all.workers is not None:
             env.call("__getattribute__", name)  # raises AttributeError if only an inner layer has it
@@ -349,7 +349,7 @@ class AgentRows:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise RunnerStoppedError("these envs are closed; make new ones")
+            raise RunnerStoppedError("these envs are closed; create new ones")
 
 
 def _owner(env: Any, name: str) -> Any:

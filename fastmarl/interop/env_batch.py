@@ -1,4 +1,4 @@
-"""A batch with array results, made of single multi-agent envs."""
+"""A batch that steps single multi-agent envs and returns arrays."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class EnvBatch(ArrayEnv):
             yield env_index, result
 
     def _step_envs(self, actions: dict[int, dict]) -> Iterator[tuple[int, Any]]:
-        """Step the envs in `actions`; yield (env index, result). A result must be read before the next one."""
+        """Step the envs in `actions`; yield (env index, result). Read each result before advancing."""
         for env_index, of_env in actions.items():
             with noted("step()", env_index):
                 result = self.envs[env_index].step(of_env)
@@ -124,7 +124,6 @@ class EnvBatch(ArrayEnv):
         return [agent for agent in obs if agent not in ended] if ended else list(obs)
 
     def _write(self, env_index: int, out: StepArrays, obs: dict, infos: dict) -> None:
-        """Write observations and infos of an env."""
         group = out.groups[GROUP]
         arrays = self._layout.leaves_of(group.obs)
         for agent, value in obs.items():
@@ -149,7 +148,7 @@ class EnvBatch(ArrayEnv):
 
     def _number(self, env_index: int, agent: Hashable, reward: Any) -> float:
         """Convert a reward, which may be a number or an array with a single number, to a float."""
-        with suppress(Exception):  # code of the value may raise anything
+        with suppress(Exception):  # the value's own code may raise anything
             array = np.asarray(reward)
             if array.dtype.kind in "biuf" and array.size == 1:
                 return float(array.item())
@@ -167,7 +166,7 @@ class EnvBatch(ArrayEnv):
         try:
             return self._place[agent]
         except (KeyError, TypeError):
-            problem = f"there is no such agent in possible_agents, {list(self._place)!r:.200}: each has a row there"
+            problem = f"agent is not in possible_agents, {list(self._place)!r:.200}; only those agents have a row"
             raise UnknownAgentError(env_index, agent, self._env_t[env_index], problem) from None
 
     def forget(self) -> None:
@@ -176,7 +175,7 @@ class EnvBatch(ArrayEnv):
 
 
 class WorkerBatch(EnvBatch):
-    """Steps the envs of several worker processes at the same time.
+    """Steps the envs of several worker processes concurrently.
 
     Args:
         workers: The workers.

@@ -15,7 +15,7 @@ from fastmarl.core.objects.public import public
 from fastmarl.interop.agent_rows import AgentRows
 
 ACTIVE = "active"
-RESERVED = {ACTIVE, "final_obs", "final_info"}  # keys that infos of an env cannot have
+RESERVED = {ACTIVE, "final_obs", "final_info"}  # dropped from the infos of envs
 
 
 @public("fastmarl.interop.gymnasium")
@@ -29,9 +29,9 @@ class AgentVectorEnv(gym.vector.VectorEnv):
     ```
 
     Row e * A + a is agent `agents[a]` of env e. `infos["active"]`, bool [num_envs], is True where an agent acts on its
-    observation. It is False for waiting agents, whose rows keep the last observation, and for finished agents until
-    their env begins another episode, with observations of zeros. Actions of these rows are ignored, so leave them out
-    of the loss. Rewards are from the current step, even for waiting agents. Agents remaining at the end of an episode
+    observation. It is False for waiting agents, whose rows keep the last observation, and for finished agents, whose
+    rows contain zeros until their env starts another episode. Actions of these rows are ignored, so exclude the rows
+    from the loss. Rewards are from the current step, even for waiting agents. Agents remaining at the end of an episode
     are terminated or truncated with it.
 
     An agent that finishes before others cannot be reset alone: in every mode, its row rests until its env is reset.
@@ -66,7 +66,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         max_steps: int | None = None,
         num_env_workers: int | None = None,
     ):
-        self.closed = True  # so that nothing is left open if an error follows
+        self.closed = True  # so that __del__() does nothing if an error follows
         self._mode = AutoresetMode(autoreset_mode)
         self._rows = AgentRows(env, num_envs, env_config, max_steps, num_env_workers)
         self.agents, self.env_index, self.num_envs = self._rows.agents, self._rows.env_index, len(self._rows)
@@ -82,11 +82,11 @@ class AgentVectorEnv(gym.vector.VectorEnv):
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes.
+        """Start new episodes.
 
         Args:
-            seed: An integer, with which env e gets seed + e; or a list with a seed for each env (not for each row).
-                None continues the random streams.
+            seed: An integer s to seed env e with s + e, or a list with one seed per env (not per row). None continues
+                the random streams.
             options: {"reset_mask": bool [num_envs]} resets only these rows, which must be all rows of their envs.
 
         Returns:
@@ -98,9 +98,10 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         rows, given = self._rows, dict(options or {})
         mask = given.pop("reset_mask", None)
         if given:
-            raise ConfigError(f"options may have 'reset_mask', got {list(given)}; use env_config for the env's own")
+            raise ConfigError(f"the only option is 'reset_mask', got {list(given)}; pass env options in env_config")
         if mask is not None and not rows.is_begun:
-            raise ConfigError("reset all envs first, and after an error, by reset() without reset_mask")
+            raise ConfigError("reset_mask requires all envs to have been reset: call reset() without reset_mask first, "
+                              "and again after any error")  # fmt: skip
         env_indices = np.arange(len(rows.is_over)) if mask is None else self._masked(mask)
         seeds = seed if seed is None else self._seeds(seed)
         rows.reset(env_indices, None if seeds is None else [seeds[env_index] for env_index in env_indices])
@@ -109,7 +110,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
     def _seeds(self, seed: int | Sequence[int]) -> list[int]:
         n, given = len(self._rows.is_over), np.asarray(seed)
         if given.dtype.kind not in "iu" or (given < 0).any():
-            raise ConfigError(f"expected seeds of integers from 0, got {seed!r:.200}")
+            raise ConfigError(f"expected non-negative integers as seeds, got {seed!r:.200}")
         if not given.ndim:
             return self._rows.seed(int(given))
         if given.shape != (n,):
@@ -124,7 +125,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
                               f"{list(by_env.shape)}")  # fmt: skip
         by_env = by_env.reshape(-1, len(self.agents))
         if (by_env.any(1) != by_env.all(1)).any():
-            raise ConfigError("all agents of an env begin an episode together: let reset_mask have all or none of them")
+            raise ConfigError("all agents of an env start an episode together: reset_mask must select all or none")
         return np.flatnonzero(by_env[:, 0])
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -137,7 +138,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
             (observations [num_envs, ...], rewards float64, terminations bool, truncations bool, infos).
 
         Raises:
-            FinishedAgentError: If a finished agent is observed again or gets a reward.
+            FinishedAgentError: If a finished agent is observed again or receives a reward.
             ConfigError: If actions are not in the space.
         """
         rows = self._rows

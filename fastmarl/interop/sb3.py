@@ -33,12 +33,12 @@ class AgentVecEnv(VecEnv):
     model = PPO("MlpPolicy", VecMonitor(envs)).learn(100_000)
     ```
 
-    Row e * A + a is agent `agents[a]` of env e. When an agent finishes, its info has "terminal_observation" and
-    "TimeLimit.truncated"; agents remaining at the end of an episode are done with it, and all agents of an env begin
-    the next episode at the same time. Each info has "active", which is False where the agent does not act on the
-    observation, because it waits, or because it has finished while others in its env continue. Stable-Baselines3 learns
-    from these rows also, and counts rows of finished agents, with observations and rewards of zero, towards their next
-    episode. Prefer `fastmarl train` if agents die early.
+    Row e * A + a is agent `agents[a]` of env e. When an agent finishes, its info contains "terminal_observation" and
+    "TimeLimit.truncated"; agents remaining at the end of an episode are done with it, and all agents of an env start
+    the next episode at the same time. Each info contains "active", which is False if the agent does not act on the
+    observation because it waits, or because it has finished while others in its env continue. Stable-Baselines3 also
+    learns from these rows, and counts rows of finished agents, with observations and rewards of zero, towards their
+    next episode. Prefer `fastmarl train` if agents die early.
 
     Action masks, in observations under "action_mask" or in infos, are available to MaskablePPO of sb3-contrib. An
     observation with a mask and one other entry is reduced to that entry.
@@ -82,13 +82,13 @@ class AgentVecEnv(VecEnv):
         super().__init__(len(self._rows), space if self._entry is None else space[self._entry], action_space)
 
     def reset(self) -> Any:
-        """Begin episodes in all envs, with the seeds from `seed()`; return observations [num_envs, ...].
+        """Start episodes in all envs, with the seeds from `seed()`; return observations [num_envs, ...].
 
         Raises:
             ConfigError: If `set_options()` was called; use `env_config` instead.
         """
         if any(self._options):
-            raise ConfigError(f"reset() takes no options, got {self._options}; put them into env_config")
+            raise ConfigError(f"reset() takes no options, got {self._options}; pass them in env_config")
         seeds = [seed for seed in self._seeds[:: len(self.agents)] if seed is not None]
         self._rows.reset(np.arange(len(self._rows.is_over)), seeds or None)
         self._reset_seeds()
@@ -96,7 +96,7 @@ class AgentVecEnv(VecEnv):
         return self._observations()
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seed the next reset, where env e gets seed + e; return the env seed of each row.
+        """Seed the next reset of env e with seed + e; return the seed of each row's env.
 
         Args:
             seed: The seed, or None for a random one.
@@ -117,7 +117,7 @@ class AgentVecEnv(VecEnv):
             (observations [num_envs, ...], rewards float32, dones bool, infos).
 
         Raises:
-            FinishedAgentError: If a finished agent is observed again or gets a reward.
+            FinishedAgentError: If a finished agent is observed again or receives a reward.
             ConfigError: If actions are not in the space.
         """
         rows = self._rows
@@ -168,7 +168,7 @@ class AgentVecEnv(VecEnv):
         return [found[self.env_index[row]] for row in rows]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set `attr_name` to `value` in the env of each row in `indices` (None for all rows); a batch is set as one."""
+        """Set `attr_name` to `value` in the env (or batch of envs) of each row in `indices` (None for all rows)."""
         for row in self._firsts(indices).values():
             self._rows.set_attribute(row, attr_name, value)
 
@@ -177,7 +177,7 @@ class AgentVecEnv(VecEnv):
 
         Args:
             method_name: Name of the method.
-            method_args: Its arguments.
+            method_args: Its positional arguments.
             indices: Indices of the rows; None for all.
             method_kwargs: Its keyword arguments.
 
@@ -195,13 +195,13 @@ class AgentVecEnv(VecEnv):
         return [found[id(self._rows.env_of(row))] for row in self._get_indices(indices)]
 
     def _firsts(self, indices: Indices) -> dict[int, int]:
-        """Return one row of each env that has any of these rows."""
+        """Return id(env) -> one of these rows, for each env that has any of them."""
         rows = list(self._get_indices(indices))
         return {id(self._rows.env_of(row)): row for row in reversed(rows)}
 
     def _check_masks(self) -> None:
         if not choices_of(self.action_space):
-            raise AttributeError(f"actions of {self.action_space} have no masks")
+            raise AttributeError(f"the action space {self.action_space} does not support masks")
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: Indices = None) -> list[bool]:
         """Return False for each row in `indices` (None for all), as no `wrapper_class` wraps individual agents."""

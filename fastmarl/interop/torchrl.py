@@ -42,13 +42,13 @@ class TensorDictEnv(EnvBase):
     True where an agent acts on its observation; and, for discrete actions, "action_mask", bool [E, A, choices], which
     is all True if the env has no masks. A step adds "reward", float32 [E, A, 1], and "done", "terminated" and
     "truncated", bool [E, A, 1], which remain True for finished agents until the next reset. The same three entries at
-    the root, [E, 1], are True if the episode of the env is over. Leave rows where "mask" is False out of losses: their
-    agents have finished, or wait and keep their last observation.
+    the root, [E, 1], are True if the episode of the env is over. Exclude rows where "mask" is False from losses: their
+    agents have finished, or are waiting and keep their last observation.
 
     Args:
         env: Environment as in `EnvRunnerConfig(env=...)`, such as a PettingZoo name, a class, a function or a
             `fastmarl` env. All agents must have the same spaces and be in `possible_agents`.
-        num_envs: Number E of copies.
+        num_envs: Number of copies, E.
         env_config: Options of the environment.
         max_steps: Env steps after which episodes are truncated; None for no limit.
         num_env_workers: Number of processes that step the environments; 0 for one per core, None for the current
@@ -91,10 +91,10 @@ class TensorDictEnv(EnvBase):
     def _make_specs(self) -> None:
         space, action_space = self._rows.observation_space, self._rows.action_space
         if isinstance(action_space, gym.spaces.Dict) or not (_is_supported(space) and _is_supported(action_space)):
-            raise ConfigError(f"TensorDictEnv takes Box with 1 or more axes and numbers, Discrete, MultiDiscrete and "
-                              f"MultiBinary with 1 axis, in observations also Dict, and no unsigned integers except "
-                              f"bytes; got {space}, and {action_space} for actions: convert them in a wrapper of the "
-                              f"env")  # fmt: skip
+            raise ConfigError(f"TensorDictEnv supports Discrete, 1-D MultiDiscrete and MultiBinary, Box that is "
+                              f"neither 0-D nor empty, in observations also Dict, and no unsigned integers except "
+                              f"uint8; got {space}, and {action_space} for actions: convert them in a wrapper around "
+                              f"the env")  # fmt: skip
         seen = {"observation": self._of_agents(self._without_mask(space)), "mask": _flags(*self._shape)}
         if self._has_choices:
             seen["action_mask"] = _flags(*self._shape, sum(choices_of(action_space)))
@@ -105,7 +105,7 @@ class TensorDictEnv(EnvBase):
         self.done_spec = self._group(of_agents, **of_envs)
 
     def _group(self, of_agents: Mapping[str, Any], **of_envs: Any) -> Composite:
-        """Return a spec with these entries in the agent group, and these entries of envs at the root."""
+        """Return a spec with `of_agents` in the agent group and `of_envs` at the root."""
         group = Composite(of_agents, shape=self._shape)
         return Composite({GROUP: group, **of_envs}, shape=self._shape[:1]).to(self.device)
 
@@ -131,9 +131,9 @@ class TensorDictEnv(EnvBase):
         self._seeds = None if seed is None else self._rows.seed(seed)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDict:
-        """Begin episodes in the envs selected by "_reset", or in all."""
+        """Start episodes in the envs selected by "_reset", or in all."""
         if kwargs:
-            raise ConfigError(f"reset() takes no options, got {list(kwargs)}; put them into env_config")
+            raise ConfigError(f"reset() takes no options, got {list(kwargs)}; pass them in env_config")
         chosen = None if tensordict is None else tensordict.get("_reset", None)
         n = self._shape[0]
         env_indices = np.arange(n) if chosen is None else np.flatnonzero(chosen.reshape(n, -1).any(1).cpu().numpy())
@@ -150,7 +150,7 @@ class TensorDictEnv(EnvBase):
         return self._results({"reward": torch.from_numpy(rows.rewards.astype(np.float32))[..., None]})
 
     def _results(self, found: dict[str, Any]) -> TensorDict:
-        """Return the TensorDict of a step or a reset; `found` contains further entries for the agent group."""
+        """Return the TensorDict of a step or a reset, with the additional entries `found` in the agent group."""
         rows, (terminated, truncated) = self._rows, self._ended
         seen = _from_zero(rows.observation_space, rows.observations())
         found["observation"] = map_struct(self._by_agent, self._without_mask(seen))
@@ -166,7 +166,7 @@ class TensorDictEnv(EnvBase):
         return torch.from_numpy(array.reshape(*self._shape, *array.shape[1:]))
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close all envs, which cannot be stepped afterwards; if already closed, raise if `raise_if_closed` is set."""
+        """Close all envs; raise an error if they are already closed and `raise_if_closed` is True."""
         self._rows.close()
         super().close(raise_if_closed=raise_if_closed)
 

@@ -1,4 +1,4 @@
-"""Tools for training loops in plain PyTorch: tensors of batches, minibatches, losses and learners."""
+"""Tools for training loops in plain PyTorch: batches as tensors, minibatches, losses and learners."""
 
 from fastmarl.learning.flat_parameters import flat_parameters as flat_parameters
 from fastmarl.learning.freed_memory import keep_freed_memory as keep_freed_memory

@@ -1,4 +1,4 @@
-"""Optimizer steps, which for Adam take a single pass over memory."""
+"""Optimizer steps, fused into a single pass over memory for Adam."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ SMALLEST = 1e-6  # added to the norm that divides a gradient, as in torch
 
 
 class FusedAdam:
-    """Performs an Adam step in a single pass over memory; results equal those in torch up to rounding.
+    """Performs an Adam step in a single pass over memory; results equal those of torch up to rounding.
 
     Args:
         optimizer: A torch Adam optimizer for which `can_fuse()` returns True. Parameters, gradients and moments must
@@ -39,7 +39,7 @@ class FusedAdam:
 
 
 class OptimizerSteps:
-    """Steps of an optimizer, fused into a single pass where possible."""
+    """Takes the steps of an optimizer, fused into a single pass where possible."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: FlatParameters):
         self._optimizer, self._parameters = optimizer, parameters

@@ -18,7 +18,7 @@ from fastmarl.learning.dense_nets import DenseNet, gradient_of, needed_layers
 from fastmarl.learning.module_layers import ModuleLayers
 
 SMALLEST = 1e-7  # difference between zeros that rounding can explain
-TOLERANCE = 1e-3  # of float32, relative to the magnitude
+TOLERANCE = 1e-3  # relative error allowed for float32
 
 
 class CompiledGradient:
@@ -36,7 +36,7 @@ class CompiledGradient:
 
         Args:
             part: Index of a minibatch part, whose gradients `add_parts()` sums; None to overwrite `gradients`.
-            has_values: True to compute values also.
+            has_values: True to compute values too.
             kind: Options of `gradient_of()`.
         """
         if (key := (part, has_values, *kind.items())) not in self._nets:
@@ -58,7 +58,7 @@ class CompiledGradient:
                 np.copyto(array, self._part_sums[MOST_PARTS, begin:end].reshape(array.shape))
 
     def needed(self, *, has_values: bool) -> DenseNet:
-        """Return the layers that the logits, and the values if `has_values`, depend on."""
+        """Return the layers required for the logits and, if `has_values`, for the values."""
         net = self.layers.net
         return needed_layers(net if has_values else net._replace(values=OBSERVATIONS))
 
@@ -95,7 +95,7 @@ class CompiledBatch:
         self.gradient, self._batch, self._n = gradient, batch, shape.numel()
         net: DenseNet = gradient.layers.net
         if len(shape) != (2 if net.states else 1):
-            raise NotDenseError("its rows are no sequences" if net.states else "its rows are sequences")
+            raise NotDenseError("its rows are not sequences" if net.states else "its rows are sequences")
         self._length = shape[1] if net.states else 1
         if not self._length:
             raise NotDenseError("its sequences have no steps")
@@ -103,7 +103,7 @@ class CompiledBatch:
         if not isinstance(obs, Tensor) or obs.dtype != torch.float32 or obs.shape != (self._n, net.n_obs):
             raise NotDenseError(f"its observations are not float32 [{self._n}, {net.n_obs}]")
         if obs.device.type != "cpu":
-            raise NotDenseError(f"the observations are on {obs.device}")
+            raise NotDenseError(f"its observations are on {obs.device}")
         used = gradient.needed(has_values=has_values)
         states = [self._state(path, shape[0]) for path in used.states]
         self._inputs = Inputs(obs.detach().contiguous().numpy(), states)
@@ -124,7 +124,7 @@ class CompiledBatch:
             for key in path:
                 leaf = leaf[key]
         except (KeyError, TypeError):
-            raise NotDenseError(f"there is no {path} in {Columns.STATE_IN!r}") from None
+            raise NotDenseError(f"its state {path} is missing in {Columns.STATE_IN!r}") from None
         if not isinstance(leaf, Tensor) or leaf.dtype != torch.float32 or not leaf.is_cpu:
             raise NotDenseError(f"its state {path} is not float32 on the CPU")
         return leaf.detach().reshape(n, -1).contiguous().numpy()
@@ -135,12 +135,12 @@ class CompiledBatch:
         if not (choices := choices_of(module.action_space)):
             return None
         if key is not None and not module.masks_actions and any(name in self._batch for name in COLUMNS):
-            raise NotDenseError("its rows have masks beside those in observations")
+            raise NotDenseError("its rows have masks in addition to those in observations")
         mask = mask_of(module, self._batch, ()) if key is None else self._batch[Columns.OBS][key]
         return None if mask is None else in_a_row(self._in_a_row(mask), (self._n, sum(choices)))
 
     def _check_gradients(self, found: Any) -> None:
-        """Raise NotDenseError unless the compiled gradients equal `found` from autograd; None there means zeros."""
+        """Raise NotDenseError unless the compiled gradients equal autograd's, `found`, where None means zeros."""
         gradients = self.gradient.gradients
         theirs = [torch.zeros_like(each) if of is None else of for each, of in zip(gradients, found, strict=True)]
         off = [
@@ -152,8 +152,8 @@ class CompiledBatch:
         rounding = SMALLEST * max(1.0, sum(size**2 for size in sizes) ** 0.5)
         for each, size, difference in zip(gradients, sizes, differences, strict=True):  # one by one: their norms differ
             if not difference <= TOLERANCE * size + rounding:
-                raise NotDenseError(f"the compiled gradient of a parameter of shape {tuple(each.shape)} is "
-                                    f"{difference:.2g} off autograd's, whose norm is {size:.2g}")  # fmt: skip
+                raise NotDenseError(f"the compiled gradient of a parameter of shape {tuple(each.shape)} differs by "
+                                    f"{difference:.2g} from autograd's, whose norm is {size:.2g}")  # fmt: skip
 
 
 def steps_of(numbers: Any, length: int) -> Any:
@@ -162,17 +162,17 @@ def steps_of(numbers: Any, length: int) -> Any:
 
 
 def counted(mask: Tensor) -> Tensor:
-    """Return the indices of the rows where the mask is True or, for sequences, of those with any such row."""
+    """Return the indices of the rows whose mask is True or, for sequences, of the sequences with such a row."""
     if not mask.any():
-        raise NotDenseError("no row counts")
+        raise NotDenseError("all rows are masked out")
     return mask.reshape(len(mask), -1).any(1).nonzero().squeeze(1)
 
 
 def few(numbers: Tensor, length: int, most: int) -> Tensor:
     """Return an evenly spaced selection of these sequence indices.
 
-    The selection has at least 2 indices, possibly repeated, a count that differs from the sequence length, and at most
-    `most` steps in total if possible.
+    The number of indices, some possibly repeated, is at least 2 and differs from the sequence length. If possible, the
+    selected sequences have at most `most` steps in total.
     """
     n = max(2, min(len(numbers), most // max(1, length)))
     places = torch.linspace(0, len(numbers) - 1, n + (n == length), dtype=torch.float64, device="cpu")

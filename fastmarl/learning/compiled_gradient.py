@@ -41,17 +41,17 @@ class CompiledGradients:
 
     def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor]):
         self._module, self._gradients = module, gradients
-        self._known: CompiledGradient | str | None = None  # or the reason why there is no compiled code
+        self._known: CompiledGradient | str | None = None  # a string is the reason why there is no compiled code
         self._snapshot: Snapshot | None = None
-        self._form: Any = None  # of the module inputs
+        self._form: Any = None  # form of the module inputs
         self._n_unseen = 0
 
     def rows(self, batch: Mapping[str, Any], options: LossOptions) -> CompiledRows:
-        """Prepare a batch for the PPO loss; all columns have the same number of rows and device.
+        """Prepare a batch for the PPO loss; all columns must have the same number of rows and device.
 
         Raises:
             BatchError: If `ppo_loss()` would raise it, or actions are out of range.
-            NotDenseError: If the module might compute anything else than its layers, or compiled code does not support
+            NotDenseError: If the module might compute anything other than its layers, or compiled code does not support
                 the batch.
         """
         form = _form_of(batch), options.vf_coeff != 0, options.kl_coeff != 0
@@ -90,7 +90,7 @@ class CompiledGradients:
             )
             self._known = CompiledGradient(self._module, self._gradients, layers)
         except RandomError:
-            raise  # another thread may have sampled them
+            raise  # another thread may have drawn the numbers
         except ChangesError as error:
             self._known, excluded = str(error), error.changes
         except NotDenseError as error:
@@ -137,7 +137,7 @@ class CompiledGradients:
 
 
 class ChangesError(NotDenseError):
-    """Raised if a forward pass changes the module, or objects and variables used by it."""
+    """Raised if a forward pass changes the module, or objects and variables that the module uses."""
 
     def __init__(self, message: str, changes: set[Change]):
         super().__init__(message)
@@ -149,7 +149,7 @@ class RandomError(NotDenseError):
 
 
 def _parameters_of(module: nn.Module) -> list[nn.Parameter]:
-    """List the parameters of all parts, with shared parameters repeated."""
+    """List the parameters of all submodules, with shared parameters repeated."""
     found = (each for part in parts_of(module) for each in part._parameters.values())
     return [each for each in found if each is not None]
 
@@ -163,12 +163,11 @@ def _perturb(parameters: list[nn.Parameter]) -> None:
 
 
 def _form_of(batch: Mapping[str, Any]) -> Any:
-    """Return a value that is equal for batches with the same kinds of columns."""
+    """Return the names, dtypes and row shapes of the module inputs, for comparing batches."""
     return [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in flatten_struct(module_inputs(batch))]
 
 
 def _randomness() -> tuple[bytes, Any, Any]:
-    """Return the states of the global random generators."""
     state: Any = np.random.get_state()  # noqa: NPY002
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), (state[0], state[1].tobytes(), *state[2:])
 

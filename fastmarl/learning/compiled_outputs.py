@@ -1,4 +1,4 @@
-"""Batches with compiled code for module logits, and for the gradients of any loss on the logits."""
+"""Batches with compiled code for module logits and for the gradient of any loss on the logits."""
 
 import copy
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class CompiledOutputs(CompiledBatch):
 
     def __init__(self, gradient: CompiledGradient, batch: Mapping[str, Any]):
         if gradient.layers.net.log_std is not None:
-            raise NotDenseError("its standard deviations are no outputs of a layer")
+            raise NotDenseError("its standard deviations are not the outputs of a layer")
         super().__init__(
             gradient, batch, _shape_of(batch, is_sequence=bool(gradient.layers.net.states)), has_values=False
         )
@@ -34,8 +34,8 @@ class CompiledOutputs(CompiledBatch):
         """Return the logits of each row [n, k], with the lowest finite number where the action mask is 0.
 
         Args:
-            numbers: Tensors with indices of rows or sequences, without duplicates; all other rows are zeros.
-                `backward()` applies to the last tensor.
+            numbers: Tensors with indices of rows or sequences, without duplicates; the logits of all other rows are
+                zeros. `backward()` applies to the last tensor.
         """
         obs, states = self._inputs
         found = [self._net.outputs(obs, each.numpy(), length=self._length, states=states) for each in numbers]
@@ -43,7 +43,7 @@ class CompiledOutputs(CompiledBatch):
         return logits if self._mask is None else masked(logits, self._mask)
 
     def backward(self, derivatives: Tensor) -> None:
-        """Overwrite the gradient, given the loss derivatives float32 [n, k] by the logits of the last `outputs()`."""
+        """Overwrite the gradient, given the loss derivatives w.r.t. the logits of the last `outputs()`, [n, k]."""
         if self._mask is not None:
             derivatives = derivatives.masked_fill(self._mask == 0, 0.0)
         self._net.backward(derivatives.contiguous().numpy())

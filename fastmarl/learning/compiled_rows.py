@@ -20,7 +20,7 @@ from fastmarl.learning.dense_nets import ADVANTAGES, COUNTS, FIRST_ACTION, LOGP,
 from fastmarl.learning.ppo import check_choices, check_rows, module_inputs, needed_columns, used_columns
 
 FILLED = {LOGP: torch.finfo(torch.float32).max, ADVANTAGES: 0.0, TARGETS: 0.0, COUNTS: 0.0}  # in rows that do not count
-LEAST_CERTAIN = 5.0  # difference between the logits of an almost certain choice and of the next one
+LEAST_CERTAIN = 5.0  # minimum distance of the logit of an almost certain choice from the next one
 MOST_UNLIKELY = 1000.0  # maximum distance from the highest logit; rounding would spoil lower probabilities
 ROWS_OF_PART = 600  # minimum, as each part copies the weights and adds its gradient
 
@@ -67,7 +67,7 @@ class CompiledRows(CompiledBatch):
             )  # fmt: skip
             if loss_mask is not None:  # padding may contain any values
                 rows[~loss_mask] = 0
-                rows[~loss_mask, LOGP] = torch.finfo(torch.float32).max  # gives ratios of 0; other values may overflow
+                rows[~loss_mask, LOGP] = torch.finfo(torch.float32).max  # for ratios of 0; other values may overflow
         self._rows = rows.numpy()
         self._kind = {"has_values": has_values, "has_mask": mask is not None, "has_former": former is not None}
         self._n_counted = (rows[:, COUNTS] != 0).reshape(shape[0], -1).sum(1).numpy()  # by sequence
@@ -85,7 +85,7 @@ class CompiledRows(CompiledBatch):
         Args:
             numbers: Indices of rows or sequences.
             threads: Threads that compute parts of the minibatch, which do not depend on the number of threads; None to
-                compute it without parts.
+                compute it as a whole.
         """
         options = self._options
         sums = self._compute(self._inputs, self._rows, numbers.numpy(), options, threads)

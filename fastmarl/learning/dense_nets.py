@@ -16,7 +16,7 @@ LOGP, ADVANTAGES, TARGETS, COUNTS, FIRST_ACTION = range(5)  # columns of packed 
 
 
 class DenseNet(NamedTuple):
-    """A network as layers.
+    """A network, described by its layers.
 
     Attributes:
         n_obs: Number of inputs.
@@ -25,7 +25,7 @@ class DenseNet(NamedTuple):
         values: Index of the layer that outputs the values; OBSERVATIONS if there is no such layer.
         sizes: Number of options of each choice of a categorical policy; None for a Gaussian policy.
         log_std: Parameter used as the second half of the logits of a Gaussian policy; None if a layer computes it.
-        bound: Bound of the log standard deviations of a Gaussian policy.
+        bound: Bound on the log standard deviations of a Gaussian policy.
     """
 
     n_obs: int
@@ -70,7 +70,7 @@ def gradient_of(
         gradients: Trained parameter -> tensor for its gradient.
         has_mask: True if rows have action masks; see `packed_rows()`.
         has_former: True if rows have the logits of the sampling policy; see `packed_rows()`.
-        is_given: True if loss derivatives by the logits are given, instead of rows of the PPO loss.
+        is_given: True if loss derivatives w.r.t. the logits are passed, instead of rows of the PPO loss.
         variant: Instruction set; see PPOGradient.
 
     Raises:
@@ -82,9 +82,9 @@ def gradient_of(
     if len(set(net.parameters)) < len(net.parameters):
         raise NotDenseError("layers share a parameter")
     if any(layer.eps is not None for layer in net.layers):
-        raise NotDenseError("the gradient of a layer normalisation is not compiled")
+        raise NotDenseError("layer normalisation has no compiled gradient")
     if net.sizes is not None and max(net.sizes) > MOST_OPTIONS:
-        raise NotDenseError(f"there are more than {MOST_OPTIONS} options")
+        raise NotDenseError(f"a choice has more than {MOST_OPTIONS} options")
 
     def gradient(parameter: Tensor | None) -> Any:
         return None if parameter is None else _array(gradients.get(parameter))

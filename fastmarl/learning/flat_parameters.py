@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fastmarl.core.errors import ConfigError
 
-AGAIN = "call flat_parameters() again and create an optimizer with its result, or create another PPOLearner"
+AGAIN = "call flat_parameters() again and create an optimizer with its result, or create a new PPOLearner"
 FOREACH = tuple(f"_foreach_{name}" for name in ("add", "sub", "mul", "div"))
 STEPS = ("add_", "addc", "sub_", "mul_", *FOREACH, "_fused_")  # operations used by steps of torch optimizers
 
@@ -18,7 +18,7 @@ class FlatPart:
 
     Args:
         parameter: The parameter.
-        places: `_parameters` of the module.
+        places: `_parameters` dict of the module that owns it.
         name: Key of the parameter in `places`.
         rows: Range of the parameter in the flat tensor.
         gradient: The flat gradient.
@@ -28,7 +28,7 @@ class FlatPart:
         self.parameter, self.places, self.name, self.rows = parameter, places, name, rows
         self.gradient = gradient[rows].view(parameter.shape).data  # its version counts only writes of backward()
         self.address = parameter.data_ptr()
-        self._cleared = -1  # version without gradients
+        self._cleared = -1  # version of the gradient when it was last cleared
 
     @property
     def is_reached(self) -> bool:
@@ -43,7 +43,7 @@ class FlatPart:
             self.parameter.grad = self.gradient
 
     def mark_reached(self) -> None:
-        """Mark the parameter as having a gradient, after writing one without the knowledge of torch."""
+        """Mark the parameter as having a gradient, after it was written outside of autograd."""
         self._cleared = -1
 
     def collect(self) -> None:
@@ -60,14 +60,14 @@ class FlatPart:
     def check(self) -> None:
         """Raise ConfigError unless a step of the flat tensor updates the module parameter."""
         if self.parameter.data_ptr() != self.address:
-            raise ConfigError(f"the parameter {self.name!r} was moved out of its module's flat parameters, as by "
-                              f"module.to(); {AGAIN}")  # fmt: skip
+            raise ConfigError(f"the parameter {self.name!r} was moved out of its module's flat parameters, for example "
+                              f"by module.to(); {AGAIN}")  # fmt: skip
         if self.name not in self.places or self.places[self.name] is not self.parameter:
-            raise ConfigError(f"the parameter {self.name!r} of the flat parameters no longer belongs to its module, as "
-                              f"after load_state_dict(assign=True); {AGAIN}")  # fmt: skip
+            raise ConfigError(f"the parameter {self.name!r} of the flat parameters no longer belongs to its module, "
+                              f"for example after load_state_dict(assign=True); {AGAIN}")  # fmt: skip
         if not self.parameter.requires_grad:
-            raise ConfigError(f"the parameter {self.name!r} was frozen, but as a part of flat parameters it would "
-                              f"still be moved by momentum; {AGAIN}")  # fmt: skip
+            raise ConfigError(f"the parameter {self.name!r} was frozen, but as part of the flat parameters it would "
+                              f"still be changed by momentum; {AGAIN}")  # fmt: skip
 
 
 class FlatParameters(torch.nn.Parameter):
@@ -101,7 +101,7 @@ class FlatParameters(torch.nn.Parameter):
         kept = [each.kept(each._unreached) if name.startswith(STEPS) else [] for each in flats]
         result = call(func, types, args, kwargs)
         for each, version, of_each in zip(flats, versions, kept, strict=True):
-            if each._version != version or name.startswith("_fused_"):  # these do not count as writes in torch
+            if each._version != version or name.startswith("_fused_"):  # fused steps do not count as writes in torch
                 each.put_back(of_each)
                 torch.autograd.graph.increment_version(each.parameters)
         return result
@@ -157,13 +157,13 @@ class FlatParameters(torch.nn.Parameter):
         return [part.rows for part in self._parts if not part.is_reached]
 
     def mark_reached(self, parameters: Collection[Tensor]) -> None:
-        """Mark exactly these parameters as having gradients, after writing them without the knowledge of torch."""
+        """Mark exactly these parameters as having gradients, after these were written outside of autograd."""
         reached = set(parameters)
         for part in self._parts:
             part.mark_reached() if part.parameter in reached else part.clear()
 
     def kept(self, places: Sequence[slice], *others: Tensor) -> list[tuple[Tensor, slice, Tensor]]:
-        """Copy the values at these positions of this tensor and of others [k], for `put_back()`."""
+        """Copy the values at these positions of this tensor and of `others`, each [k], for `put_back()`."""
         return [(each, rows, each.detach()[rows].clone()) for rows in places for each in (self.detach(), *others)]
 
     @staticmethod
@@ -174,17 +174,17 @@ class FlatParameters(torch.nn.Parameter):
             tensor[rows] = values
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        raise TypeError("flat parameters belong to a module; copy that, and call flat_parameters() with the copy")
+        raise TypeError("flat parameters belong to a module; copy the module and call flat_parameters() on the copy")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("flat parameters belong to a module; save that, and call flat_parameters() after loading it")
+        raise TypeError("flat parameters belong to a module; save the module and call flat_parameters() after loading")
 
 
 def flat_parameters(module: torch.nn.Module) -> FlatParameters:
     """Move the parameters of a module into a single tensor and make them views of it; values are unchanged.
 
-    An optimizer with only this tensor steps in a fraction of the time. The results are the same if the optimizer works
-    elementwise, like SGD, RMSprop and Adam, and `backward()` reaches the same parameters before each step:
+    An optimizer over this tensor alone takes a fraction of the time per step. The results are the same if the optimizer
+    works elementwise, like SGD, RMSprop and Adam, and `backward()` reaches the same parameters before each step:
 
     ```python
     optimizer = torch.optim.Adam([flat_parameters(module)], lr=1e-3, fused=True)
@@ -201,7 +201,7 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
     parameter.
 
     Args:
-        module: Module whose parameters with `requires_grad` are moved; others are not moved.
+        module: Module whose parameters with `requires_grad` are moved; the others stay in place.
 
     Returns:
         Tensor [k] with the values of all moved parameters, in the order of `module.parameters()`.

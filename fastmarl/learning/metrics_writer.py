@@ -1,4 +1,4 @@
-"""Writer for the metrics of a training run, to a CSV file and TensorBoard."""
+"""Writes the metrics of a training run to a CSV file and TensorBoard."""
 
 import csv
 import io
@@ -68,14 +68,14 @@ class MetricsWriter:
                 written.
         """
         if self._is_closed:
-            raise ConfigError("this MetricsWriter was closed; make another one, with resume_step to continue")
+            raise ConfigError("this MetricsWriter was closed; create a new one, with resume_step to continue")
         try:
             step = operator.index(step)
         except TypeError:
-            raise ConfigError(f"a step must be an integer, got {shown(step)}; convert it with int()") from None
+            raise ConfigError(f"step must be an integer, got {shown(step)}; convert it with int()") from None
         values = {name: value for each in metrics for name, value in _flat(each).items()}
         if STEP in values:
-            raise ConfigError(f"a metric has the name {STEP!r}, which is reserved for the steps; rename it")
+            raise ConfigError(f"the metric name {STEP!r} is reserved for the step number; rename the metric")
         if self._file is not None:
             self._file.write(step, values)
         if self._events is not None:
@@ -141,8 +141,8 @@ class _CsvFile:
         except (ValueError, csv.Error):
             lines, steps = [], []
         if not lines or lines[0][:1] != [STEP] or len(steps) != len(lines) - 1:
-            raise ConfigError(f"{self._path} was not written by a MetricsWriter, whose first column is {STEP!r} with "
-                              f"integers, or it is damaged; move it away to start a new file")  # fmt: skip
+            raise ConfigError(f"{self._path} is damaged or was not written by a MetricsWriter: expected {STEP!r} with "
+                              f"integers as the first column; move it away to start a new file")  # fmt: skip
         return lines
 
     def _replace(self, columns: list[str], rows: list[list[str]]) -> None:
@@ -184,5 +184,5 @@ def _summary_writer(folder: str | os.PathLike, resume_step: int | None) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ConfigError(f"TensorBoard events need its package: {how_to_install('tensorboard')} ({error})") from error
+        raise ConfigError(f"can't write TensorBoard events: {how_to_install('tensorboard')} ({error})") from error
     return SummaryWriter(os.fspath(folder), purge_step=None if resume_step is None else resume_step + 1)

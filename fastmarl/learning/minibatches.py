@@ -16,8 +16,8 @@ def minibatches(
 ) -> Iterator[dict[str, Any]]:
     """Yield minibatches of rows in random order, with a new order for each epoch.
 
-    Columns of the same dtype are joined into a single matrix, so that a minibatch takes one gather operation per dtype.
-    Its tensors are views of the gathered rows, which later minibatches do not change.
+    Columns of the same dtype are joined into a single matrix, so that a minibatch needs one gather operation per dtype.
+    The tensors of a minibatch are views of the gathered rows, which later minibatches do not overwrite.
 
     Args:
         batch: Name -> tensor [n, ...], or dicts and tuples of tensors, as from `to_tensors()`. Sequences [n, T, ...]
@@ -30,7 +30,7 @@ def minibatches(
         BatchError: If columns differ in number of rows or device, or the batch has no columns.
     """
     if size < 1 or epochs < 0:
-        raise BatchError(f"expected a size of 1 or more and no negative number of epochs, got {size} and {epochs}")
+        raise BatchError(f"expected size >= 1 and epochs >= 0, got {size} and {epochs}")
     packed = PackedRows(batch)
     for _ in range(epochs):
         order = torch.randperm(packed.n, generator=generator, device=None if generator is None else generator.device)
@@ -47,7 +47,7 @@ class PackedRows:
         self.n, self.device = rows_and_device(batch)
         leaves = list(leaves_of(batch))
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
-        self._places: list[tuple[torch.dtype, int, torch.Size]] = []  # per leaf: matrix, columns of it, shape
+        self._places: list[tuple[torch.dtype, int, torch.Size]] = []  # per leaf: matrix, position in it, shape
         for _, leaf in leaves:
             parts = by_dtype.setdefault(leaf.dtype, [])
             self._places.append((leaf.dtype, len(parts), leaf.shape[1:]))
@@ -85,6 +85,6 @@ def rows_and_device(batch: Mapping[str, Any]) -> tuple[int, torch.device]:
     (first_path, first), *others = leaves
     for path, leaf in others:
         if (len(leaf), leaf.device) != (len(first), first.device):
-            raise BatchError(f"expected as many rows on the same device in each column, got {len(first)} on "
+            raise BatchError(f"expected the same number of rows and device in all columns, got {len(first)} on "
                              f"{first.device} at {first_path}, {len(leaf)} on {leaf.device} at {path}")  # fmt: skip
     return len(first), first.device

@@ -70,18 +70,18 @@ def layers_of_module(module: RLModule, inputs: Mapping[str, Any] | None = None) 
     """Read the layers of a module in their current state.
 
     Args:
-        module: The module. Runs a forward pass of it unless it is a default network; see `is_default()`.
+        module: The module, which runs a forward pass unless it is a default network; see `is_default()`.
         inputs: See `read_layers()`; None for a default network.
 
     Raises:
-        NotDenseError: If the module might compute anything else than these layers.
+        NotDenseError: If the module might compute anything other than these layers.
     """
     if module.action_space is None:
         raise NotDenseError("its action space is unknown")
     if own := [name for name in (*METHODS, "forward_train") if name in vars(module)]:
-        raise NotDenseError(f"it has a {own[0]}() of its own")
+        raise NotDenseError(f"it has its own {own[0]}()")
     if type(module).forward_train is not RLModule.forward_train:
-        raise NotDenseError(f"{type(module).__name__} has a forward_train() of its own")
+        raise NotDenseError(f"{type(module).__name__} overrides forward_train()")
     found = _default_layers(module) if is_default(module) else _traced_layers(module, inputs or {})
     if found.net.logits == found.net.values:
         raise NotDenseError("its values are its logits")
@@ -97,16 +97,16 @@ def is_default(module: RLModule) -> bool:
 
 
 def check_unwatched(module: RLModule) -> None:
-    """Raise NotDenseError if a forward pass may run other code than its layers: hooks, modes or compiled code."""
+    """Raise NotDenseError if a forward pass may run code other than its layers: hooks, modes or compiled code."""
     if torch.is_autocast_enabled("cpu"):
         raise NotDenseError("torch.autocast is on")
     modes = [each for each in _get_current_function_mode_stack() if not isinstance(each, DeviceContext)]
     has_hooks = any(getattr(torch_modules, hooks) for hooks in GLOBAL_HOOKS)
     if modes or has_hooks or _get_current_dispatch_mode() is not None:
-        raise NotDenseError("there are hooks of all modules, or a mode that sees all operations of torch")
+        raise NotDenseError("there are hooks on all modules, or a mode that intercepts all torch operations")
     for part in parts_of(module):
         if is_watched(part):
-            raise NotDenseError(f"a {type(part).__name__} in it has hooks, or is compiled")
+            raise NotDenseError(f"a {type(part).__name__} in it has hooks or is compiled")
         for parameter in part._parameters.values():
             if parameter is not None and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
                 raise NotDenseError("a parameter in it has hooks")
@@ -125,7 +125,7 @@ def _sizes(module: RLModule, net: DenseNet) -> list[int] | None:
         return [*kind.nvec]  # type: ignore[attr-defined]
     if origin is Categorical and net.log_std is None:
         return [n_logits]
-    raise NotDenseError(f"the gradient of a {kind.__name__} policy is not compiled")
+    raise NotDenseError(f"a {kind.__name__} policy has no compiled gradient")
 
 
 # Default networks.
@@ -146,7 +146,7 @@ def _default_layers(module: Any) -> ModuleLayers:
             vf_steps, vf_cell = steps_and_cell(module.vf_trunk)
             vf_encoder, vf_trunk = _split(vf_steps)
             if (encoder is None) != (vf_encoder is None):
-                raise NotDenseError("policy and value read observations by different encoders")
+                raise NotDenseError("its policy and value networks encode observations differently")
             features = layers.add_trunk(vf_trunk, vf_cell, ("critic",))
         values = layers.add(layers_in_order(module.vf), features)
     row = None if log_std is None else weights_of(log_std, "log_std", (layers.n_out(logits),))

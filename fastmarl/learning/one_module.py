@@ -14,5 +14,5 @@ def one_module(module: torch.nn.Module) -> RLModule:
         ConfigError: If `module` is not a torch module, is a MultiRLModule, or acted for agents with different spaces.
     """
     if isinstance(module, MultiRLModule):
-        raise ConfigError(f"expected one of the modules {list(module)}, got all of them; see runner.module[module_id]")
+        raise ConfigError(f"expected a single module, got {list(module)}; pass one, such as runner.module[module_id]")
     return as_rl_module(module)

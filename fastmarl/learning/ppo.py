@@ -39,12 +39,12 @@ def ppo_loss(
         module: Module that sampled the rows, possibly with older weights: an RLModule, or any torch module accepted by
             a runner.
         rows: Tensors [n, ...], or [B, T, ...] for recurrent modules: "obs", "actions", "action_logp", "advantages" and
-            "value_targets"; optionally "action_mask", "state_in" [B, ...], and "loss_mask" bool [n] or [B, T], without
-            which all rows count.
+            "value_targets"; optionally "action_mask", "state_in" [B, ...], and "loss_mask" bool [n] or [B, T]; all rows
+            count by default.
         clip: Maximum distance of the probability ratio from 1.
         vf_coeff: Weight of the value error (mean of squares). With 0, for example for a critic in a separate network,
             neither values nor "value_targets" are needed.
-        vf_clip: Upper bound of the squared value error per row; None for no bound.
+        vf_clip: Upper bound on the squared value error per row; None for no bound.
         entropy_coeff: Weight of the entropy.
         kl_coeff: Weight of the KL divergence from the sampling policy to the policy of the module, as in RLlib. If it
             is not 0, the column "action_dist_inputs" [n, k] of the sampling policy is needed.
@@ -104,8 +104,8 @@ def check_coefficients(**given: Any) -> None:
         least = -math.inf if name == "entropy_coeff" else 0
         is_limit = name in ("clip", "vf_clip", "max_grad_norm")  # may be infinite
         if value is not None and not (least <= value and (is_limit or abs(value) < math.inf)):
-            kind = "0 or more" if is_limit else "a finite number" if least else "a finite number of 0 or more"
-            raise ConfigError(f"expected {name} to be {kind}, got {value}")
+            kind = ">= 0" if is_limit else "a finite number" if least else "a finite number >= 0"
+            raise ConfigError(f"{name} must be {kind}, got {value}")
 
 
 def module_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def needed_columns(rows: Mapping[str, Any], vf_coeff: float, kl_coeff: float = 0
     needed = (*NEEDED, Columns.VALUE_TARGETS) if vf_coeff else NEEDED
     others = (Columns.ACTION_DIST_INPUTS,) if kl_coeff else ()
     if missing := [name for name in (*needed, *others) if name not in rows]:
-        raise BatchError(f"ppo_loss() needs the columns {missing}; there are {list(rows)}")
+        raise BatchError(f"ppo_loss() needs the columns {missing}, got only {list(rows)}")
     return needed
 
 
@@ -190,7 +190,7 @@ def check_actions(module: RLModule, actions: Any, shape: torch.Size) -> None:
 
 
 def check_choices(module: RLModule, rows: Mapping[str, Any]) -> None:
-    """Raise BatchError if a discrete action is out of range, which a distribution may not notice."""
+    """Raise BatchError if a discrete action is out of range, which some distributions do not detect."""
     if module.action_space is None:
         return
     check_actions(module, rows[Columns.ACTIONS], rows[Columns.ACTION_LOGP].shape)
@@ -198,15 +198,15 @@ def check_choices(module: RLModule, rows: Mapping[str, Any]) -> None:
     for leaf, space in zip(RowLayout(module.action_space).leaves, leaf_spaces(module.action_space), strict=True):
         if (ranges := choice_ranges(space)) is None:
             continue
-        sizes = (ranges[1] - ranges[0] + 1).reshape(leaf.shape)  # recorded actions begin at 0
+        sizes = (ranges[1] - ranges[0] + 1).reshape(leaf.shape)  # recorded actions start at 0
         column = given[leaf.path]
         if column.is_complex():
-            raise BatchError(f"expected actions of integers, got {column.dtype}")
+            raise BatchError(f"expected integer actions, got {column.dtype}")
         if column.dtype in UNSIGNED:  # torch cannot compare them
             column = column.long()
         are_integers = column == column.round() if column.is_floating_point() else True
         if not ((column >= 0) & (column < torch.from_numpy(sizes).to(column.device)) & are_integers).all():
-            raise BatchError(f"expected actions from 0 to less than {sizes.tolist()}, got {column.min().item():g} to "
+            raise BatchError(f"expected actions >= 0 and < {sizes.tolist()}, got {column.min().item():g} to "
                              f"{column.max().item():g}")  # fmt: skip
 
 

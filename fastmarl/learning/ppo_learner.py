@@ -35,7 +35,7 @@ class PPOLearner:
 
     ```python
     learner = PPOLearner(module, lr=1e-3, epochs=4, num_minibatches=4)
-    stats = learner.update(batch)  # of columns(), with advantages and value targets
+    stats = learner.update(batch)  # from columns(), with advantages and value targets
     ```
 
     The loss is `ppo_loss()`. For dense networks on the CPU its gradient is compiled, which is several times faster than
@@ -43,10 +43,10 @@ class PPOLearner:
     linear layers, single-layer LSTMs and GRUs, and tanh, ReLU, SiLU, GELU or ELU, with a shared or a separate critic;
     Discrete, MultiDiscrete and Box actions; action masks and loss masks. All other modules are trained with autograd.
 
-    The layers of a custom module are found by running a forward pass of a copy, again whenever an attribute, method or
-    variable that the module uses has changed. The compiled gradient is compared with autograd for a few rows in each
-    update, or every 4096 rows if updates are smaller. Autograd is used if a pass has side effects, such as counting
-    passes.
+    The layers of a custom module are found by running a forward pass of a copy, which is repeated whenever an
+    attribute, method or variable that the module uses has changed. The compiled gradient is compared with autograd for
+    a few rows in each update, or every 4096 rows if updates are smaller. Autograd is used if a pass has side effects,
+    such as counting passes.
 
     Parameters without a gradient, and their moments, are not changed.
 
@@ -67,7 +67,7 @@ class PPOLearner:
         generator: Random generator for the order of rows; None for the global torch generator.
         compiled: True to use compiled gradients where possible, False to always use autograd.
         num_threads: Number of threads for compiled gradients of large minibatches; None for the number of cores
-            available to this process. The threads end with each update, and results do not depend on their number.
+            available to this process. The threads exit after each update, and results do not depend on their number.
             Autograd uses the torch threads.
 
     Attributes:
@@ -169,7 +169,7 @@ class PPOLearner:
                 stats = rows.compute(numbers)
                 stats["grad_norm"] = norm = limit_norm(gradient, self.max_grad_norm)
                 if not math.isfinite(norm):
-                    raise BatchError(f"the gradient of minibatch {k} of epoch {epoch} has the norm {norm}; "
+                    raise BatchError(f"the gradient norm of minibatch {k} of epoch {epoch} is {norm}; "
                                      f"{_not_finite(batch)}")  # fmt: skip
                 steps.step(rows.unreached)
                 for name, value in stats.items():
@@ -189,12 +189,13 @@ class PPOLearner:
         """Clear the gradients; raise ConfigError unless steps would update all trainable module parameters."""
         self.parameters.grad = None  # checks that no parameter was moved
         if _trained(self.module) != self._trained:
-            raise ConfigError("the trainable parameters of the module have changed since the learner was made, as "
-                              "after layers were replaced or parameters unfrozen; make another PPOLearner")  # fmt: skip
+            raise ConfigError("the trainable parameters of the module have changed since the learner was created, for "
+                              "example by replacing layers or unfreezing parameters; create a new PPOLearner"
+                              )  # fmt: skip
         for name, value in self.optimizer.state.get(self.parameters, {}).items():
             if isinstance(value, Tensor) and value.dim() and value.shape != self.parameters.shape:
                 raise ConfigError(f"the optimizer's state belongs to another module: {name!r} has shape "
-                                  f"{tuple(value.shape)}, the parameters have {tuple(self.parameters.shape)}"
+                                  f"{tuple(value.shape)}, but the parameters {tuple(self.parameters.shape)}"
                                   )  # fmt: skip
 
     def _rows(self, batch: Mapping[str, Any], threads: RowThreads) -> Any:
@@ -225,7 +226,7 @@ def _not_finite(batch: Mapping[str, Any]) -> str:
         if bad.any():
             found.append(f"{name!r} in row {int(bad.nonzero()[0])}")
     if found:
-        return f"there are numbers that are not finite in {', '.join(found)}"
+        return f"there are non-finite numbers in {', '.join(found)}"
     return "all columns are finite: check the weights and the learning rate"
 
 

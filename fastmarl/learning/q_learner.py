@@ -35,7 +35,7 @@ class QLearner:
 
     ```python
     learner = QLearner(runner.module["default_policy"], lr=1e-3, gamma=0.99)
-    stats = learner.update(replay.sample(256))  # of a TeamReplay
+    stats = learner.update(replay.sample(256))  # replay: a TeamReplay
     ```
 
     The value of a team is the sum over the acting agents, as in VDN (Sunehag et al. 2018, "Value-Decomposition
@@ -56,8 +56,8 @@ class QLearner:
             part.
         lr: Learning rate of Adam. Pass `optimizer` to schedulers.
         gamma: Discount per decision.
-        lambda_: Parameter of TD(lambda) targets: 0 uses a single reward and the next value, 1 all rewards until the end
-            of the sequence.
+        lambda_: Parameter of TD(lambda) targets: 0 uses a single reward and the next value, 1 uses all rewards until
+            the end of the sequence.
         tau: Fraction of the new weights in each update of the target network, as in RLlib.
         target_network_update_freq: Number of updates per update of the target network.
         td_error_loss_fn: "huber" or "mse".
@@ -67,7 +67,7 @@ class QLearner:
     Attributes:
         backend: "compiled", or "autograd" followed by the reason; known after the first update.
         module, mixer: As passed.
-        target: ModuleList of the target network and, if there is one, its mixer. Only read it. Updates also include
+        target: ModuleList of the target network and, if there is one, its mixer. Read-only. Updates also include
             buffers and frozen parameters.
         optimizer: torch.optim.Adam over `parameters`.
         parameters: FlatParameters of the module and the mixer.
@@ -93,7 +93,7 @@ class QLearner:
         _check_arguments(gamma=gamma, lambda_=lambda_, tau=tau)
         check_coefficients(max_grad_norm=max_grad_norm)
         if target_network_update_freq < 1:
-            raise ConfigError(f"expected target_network_update_freq of 1 or more, got {target_network_update_freq}")
+            raise ConfigError(f"target_network_update_freq must be at least 1, got {target_network_update_freq}")
         if td_error_loss_fn not in (HUBER, MSE):
             raise ConfigError(f"td_error_loss_fn must be {HUBER!r} or {MSE!r}, got {td_error_loss_fn!r}")
         space = one_module(module).action_space
@@ -104,12 +104,12 @@ class QLearner:
         self.max_grad_norm, self.compiled = max_grad_norm, compiled
         self.backend = "autograd: there was no update yet"
         self._num_actions, self._num_updates = int(space.n), 0
-        self._compared_with: CompiledGradient | None = None  # compiled code of the module, when the target's was made
+        self._compared_with: CompiledGradient | None = None  # compiled code of the module when the target's was built
         self._of_target: Any = None
         try:
             copied = copy.deepcopy((module, mixer))
-        except Exception as error:  # the module may hold anything
-            raise ConfigError(f"the target network is a copy of {type(module).__name__}, which can't be copied: "
+        except Exception as error:  # the module may contain anything
+            raise ConfigError(f"can't copy {type(module).__name__} for the target network: "
                               f"{type(error).__name__}: {error}") from error  # fmt: skip
         self._online, self._target = _Team(module, mixer), _Team(*copied)
         self.module, self.mixer, self.target = module, mixer, self._target.parts
@@ -135,7 +135,7 @@ class QLearner:
 
         Raises:
             BatchError: If a column is missing or has a wrong shape, an action is out of range, or the gradient is not
-                finite. No step is taken then.
+                finite. In these cases, no step is taken.
             ModuleOutputError: If the module does not output one value per action, or the mixer does not output one
                 value per decision.
             ConfigError: If the module parameters have been replaced since the learner was created.
@@ -174,7 +174,7 @@ class QLearner:
             if not self._online.of_mixer.isdisjoint(module.module.parameters()):
                 raise NotDenseError("its mixer shares parameters with it")
             online = module.gradients.outputs(inputs)
-            # The copy is read only when the module was: its structure never changes alone.
+            # The copy is read again only if the module was, because its structure never changes on its own.
             if online.gradient is not self._compared_with:
                 self._of_target = copied.gradients.outputs(inputs).gradient
                 self._compared_with = online.gradient
@@ -187,23 +187,23 @@ class QLearner:
     def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the columns that are used, as tensors on the device of the module."""
         if missing := [name for name in NEEDED if name not in batch]:
-            raise BatchError(f"QLearner needs the columns {missing}; there are {list(batch)}")
+            raise BatchError(f"QLearner needs the columns {missing}, got only {list(batch)}")
         others = [name for name in (Columns.ACTION_MASK, Columns.LOSS_MASK, Columns.ENV_STATE) if name in batch]
         rows = to_tensors(batch, [*NEEDED, *others], self.parameters.device)
         rows.setdefault(Columns.LOSS_MASK, torch.ones_like(rows["terminateds"]))
         _check_shapes(rows)
         if rows[Columns.ACTIONS].is_floating_point():
-            raise BatchError(f"expected actions of integers, got {rows[Columns.ACTIONS].dtype}")
+            raise BatchError(f"expected integer actions, got {rows[Columns.ACTIONS].dtype}")
         actions = rows[Columns.ACTIONS] = rows[Columns.ACTIONS].long()
         if not (int(actions.min()) >= 0 and int(actions.max()) < self._num_actions):
-            raise BatchError(f"expected actions from 0 to less than {self._num_actions}, got {int(actions.min())} to "
+            raise BatchError(f"expected actions >= 0 and < {self._num_actions}, got {int(actions.min())} to "
                              f"{int(actions.max())}")  # fmt: skip
         return rows
 
     def _targets(self, rows: Mapping[str, Tensor], values: Tensor, target_values: Tensor) -> Tensor:
         """Return the targets [n, T], given the action values of both networks, [n, T + 1, A, actions].
 
-        Sutton and Barto 2018, "Reinforcement Learning: An Introduction", equation 12.20.
+        See Sutton and Barto 2018, "Reinforcement Learning: An Introduction", equation 12.20.
         """
         best = values[:, 1:].argmax(-1, keepdim=True)
         later = target_values[:, 1:].gather(-1, best).squeeze(-1).masked_fill_(~rows["new_active"], 0.0)
@@ -216,7 +216,7 @@ class QLearner:
         return targets
 
     def _loss(self, rows: Mapping[str, Tensor], values: Tensor, targets: Tensor) -> tuple[dict[str, float], Tensor]:
-        """Return the statistics, and the loss derivatives by the values of the taken actions [n, T, A]."""
+        """Return the statistics, and the loss derivatives w.r.t. the values of the taken actions, [n, T, A]."""
         active, counts, mixer = rows["active"], rows[Columns.LOSS_MASK], self._online.mixer
         taken = values[:, :-1].gather(-1, rows[Columns.ACTIONS][..., None]).squeeze(-1).masked_fill_(~active, 0.0)
         with torch.enable_grad():
@@ -241,7 +241,7 @@ class QLearner:
         """Limit the gradient norm, update parameters and target network, and return the norm before limiting."""
         norm = limit_norm(self.parameters.gradient, self.max_grad_norm)
         if not math.isfinite(norm):
-            raise BatchError(f"the gradient has the norm {norm}: check the batch for numbers that are not finite, the "
+            raise BatchError(f"the gradient norm is {norm}: check the batch for non-finite numbers, and check the "
                              f"weights and the learning rate")  # fmt: skip
         OptimizerSteps(self.optimizer, self.parameters).step(self.parameters.unreached())
         self._num_updates += 1
@@ -262,7 +262,7 @@ class QLearner:
             state: Result of `state_dict()` of a learner with the same networks.
 
         Raises:
-            CheckpointError: If only the saved learner or only this one has a mixer.
+            CheckpointError: If exactly one of the saved learner and this one has a mixer.
         """
         if (self.mixer is None) != (state["mixer"] is None):
             raise CheckpointError("only one of the saved learner and this one has a mixer")
@@ -319,7 +319,7 @@ class _Team:
 def _check_arguments(**given: float) -> None:
     for name, value in given.items():
         if not 0 <= value <= 1:
-            raise ConfigError(f"expected {name} from 0 to 1, got {value}")
+            raise ConfigError(f"{name} must be between 0 and 1, got {value}")
 
 
 def _check_shapes(rows: Mapping[str, Any]) -> None:
@@ -337,7 +337,7 @@ def _check_shapes(rows: Mapping[str, Any]) -> None:
         if rows[name].dtype != torch.bool:
             raise BatchError(f"expected a bool {name!r}, got {rows[name].dtype}")
     if not rows[Columns.LOSS_MASK].any():
-        raise BatchError("there is no decision that counts in 'loss_mask'")
+        raise BatchError("'loss_mask' masks out all decisions")
     leading = {Columns.OBS: (n, length + 1, n_agents), Columns.ACTION_MASK: (n, length + 1, n_agents)}
     for name, of_column in {**leading, Columns.ENV_STATE: (n, length + 1)}.items():
         for path, leaf in flatten_struct(rows.get(name, ())):

@@ -1,4 +1,4 @@
-"""The mixing network of QMIX, which combines agent values to the value of their team."""
+"""The mixing network of QMIX, which combines agent values into the value of their team."""
 
 from torch import Tensor, nn
 
@@ -7,7 +7,7 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.learning")
 class QMixer(nn.Module):
-    """Combines agent values to a team value that increases monotonically with each of them.
+    """Combines agent values into a team value that increases monotonically with each of them.
 
     The network has two layers, whose weights are the absolute outputs of hypernetworks of the global state (Rashid et
     al. 2018, "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent Reinforcement Learning").

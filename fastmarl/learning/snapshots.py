@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from fastmarl.core.nets.dense_layers import NotDenseError
 
 MOST_OBJECTS = 5000
-MOST_BYTES = 1024  # of arrays compared by value
+MOST_BYTES = 1024  # maximum size of arrays compared by value
 LIBRARIES = {"torch", "numpy", "gymnasium", "fastmarl", "ray"}  # without state that a user forward pass changes
-DATA = ("types", "argparse", "collections", "dataclasses")  # of Python, with classes whose objects have such state
+DATA = ("types", "argparse", "collections", "dataclasses")  # Python modules with classes whose objects have such state
 ATOMS = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, np.generic, np.dtype, types.ModuleType)
 COUNTING = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 CACHED = type(lru_cache(len))
@@ -58,7 +58,7 @@ class Snapshot:
         return numbers == self._numbers and all(map(operator.is_, items, self._items))
 
     def changes(self) -> set[Change]:
-        """Return all changes except values in tensors and arrays, in a form that is valid for copies of the module."""
+        """Return all changes except in tensors and arrays, in a form that also applies to copies of the module."""
         kinds = ("dict", "container", "variable")
         return {
             (kind, k)
@@ -134,7 +134,7 @@ class _Reached:
                 self._seen[id(each)] = each
                 self._visit(each)
                 if len(self._seen) > MOST_OBJECTS:
-                    raise NotDenseError(f"it holds more than {MOST_OBJECTS:,} objects")
+                    raise NotDenseError(f"it contains more than {MOST_OBJECTS:,} objects")
 
     def _visit(self, each: Any) -> None:
         if isinstance(each, Tensor):
@@ -165,7 +165,7 @@ class _Reached:
 
     def _visit_instance(self, each: Any) -> None:
         if hasattr(type(each), "__next__") or isinstance(each, COUNTING):
-            raise NotDenseError(f"it uses a {type(each).__name__}, whose changes can't be noticed")
+            raise NotDenseError(f"it uses a {type(each).__name__}, whose changes can't be detected")
         if isinstance(each, nn.Module) or type(each).__module__ in DATA or not _is_of_library(type(each).__module__):
             slots = [name for base in type(each).__mro__ for name in _slots_of(base)]
             read = partial(_attributes, each, ["__class__", *slots])
@@ -252,7 +252,7 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 @cache
 def _is_of_library(name: str | None) -> bool:
-    """Return True for modules of Python itself and of installed packages."""
+    """Return True for modules of the standard library and of installed packages."""
     root = (name or "builtins").partition(".")[0]
     path = getattr(sys.modules.get(root), "__file__", None) or ""
     return root in LIBRARIES or root in sys.stdlib_module_names or "site-packages" in path or "dist-packages" in path

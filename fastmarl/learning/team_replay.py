@@ -53,12 +53,12 @@ class TeamReplay:
         seed: Seed for sampling.
 
     Raises:
-        ConfigError: If the capacity is less than 2, since a decision is sampled with its successor.
+        ConfigError: If the capacity is less than 2, since each decision is sampled with its successor.
     """
 
     def __init__(self, capacity: int, seed: int = 0):
         if capacity < 2:
-            raise ConfigError(f"expected a capacity of at least 2 decisions, got {capacity}")
+            raise ConfigError(f"capacity must be at least 2 decisions, got {capacity}")
         self._capacity, self._rng = capacity, np.random.default_rng(seed)
         self._n = 0  # number of decisions added; decision i is in row i % capacity
         self._columns: dict[str, Any] = {}  # name -> [capacity, ...]
@@ -77,7 +77,7 @@ class TeamReplay:
         return len(self._ended)
 
     def add(self, batch: Mapping[str, Any]) -> None:
-        """Add the batch of a group from `aligned()`; pass dicts as `groups` there, so that slots do not change.
+        """Add a group's batch from `aligned()`, which must get dicts as `groups`, so that slots do not change.
 
         Raises:
             BatchError: If this batch has an "env_state" and earlier batches did not, or vice versa.
@@ -93,7 +93,7 @@ class TeamReplay:
         first = self._n
         numbers, former = self._number(batch, is_decision)
         self._clear(first)
-        # Last observations come first, as an episode may go on in another chunk of this batch.
+        # Last observations are written first, as an episode may continue in another chunk of this batch.
         finals = numbers[final_t[chunk, slot], chunk]
         self._write(finals, slot, batch, (chunk, slot), acted=False, awaited=waits[chunk, slot])
         self._write(numbers[t, e], a, batch, (t, e, a), acted=True, awaited=False)
@@ -123,9 +123,9 @@ class TeamReplay:
             BatchError: If there is no complete decision yet, or `n` or `length` is less than 1.
         """
         if not len(self):
-            raise BatchError("the replay has no complete decision to draw")
+            raise BatchError("the replay has no complete decision to sample")
         if n < 1 or length < 1:
-            raise BatchError(f"expected a number and a length of at least 1, got {n} and {length}")
+            raise BatchError(f"n and length must be at least 1, got {n} and {length}")
         return self._sequences(self._ready[self._rng.integers(len(self._ready), size=n)], length, device)
 
     def sample_episodes(self, n: int, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -142,14 +142,14 @@ class TeamReplay:
             BatchError: If there is no complete episode, or `n` is less than 1.
         """
         if n < 1:
-            raise BatchError(f"expected a number of at least 1, got {n}")
+            raise BatchError(f"n must be at least 1, got {n}")
         if not self.num_episodes:
-            raise BatchError(f"the replay has no whole episode to draw; it keeps {self._capacity:,} decisions")
+            raise BatchError(f"the replay has no complete episode to sample; it keeps {self._capacity:,} decisions")
         first = self._ended[self._rng.integers(self.num_episodes, size=n)]
         return self._sequences(first % self._capacity, None, device)
 
     def _sequences(self, starts: np.ndarray, length: int | None, device: torch.device | str) -> dict[str, Any]:
-        """Return the sequences that begin in these rows, of this length or, if it is None, until all have ended."""
+        """Return the sequences that start in these rows, with this length or, if it is None, until all have ended."""
         in_order, is_in_order = [starts], [np.ones(len(starts), bool)]
         is_last: list[np.ndarray] = []
         while is_in_order[-1].any() if length is None else len(is_last) < length:
@@ -187,7 +187,7 @@ class TeamReplay:
         if (mask := recorded_name(Recorded.ACTION_MASK, batch)) in batch:
             batch[Columns.ACTION_MASK] = batch[mask]
         if self._columns and (Columns.ENV_STATE in batch) != (Columns.ENV_STATE in self._columns):
-            raise BatchError(f"{Columns.ENV_STATE!r} is in some of the batches only")
+            raise BatchError(f"{Columns.ENV_STATE!r} must be in all of the batches or in none")
         for name in (*WRITTEN, Columns.ENV_STATE):
             if name in batch and name not in self._columns:
                 make = np.ones if name == Columns.ACTION_MASK else np.zeros
@@ -335,7 +335,7 @@ class TeamReplay:
         """
         if state["capacity"] != self._capacity:
             raise CheckpointError(
-                f"the saved replay has a capacity of {state['capacity']:,}, this one {self._capacity:,}"
+                f"the saved replay has a capacity of {state['capacity']:,}, but this one has {self._capacity:,}"
             )
 
         def whole(leaf: np.ndarray) -> np.ndarray:
@@ -363,7 +363,7 @@ class _Stream:
         env_t, number: Env step and number of the last decision, or -1 if there is none yet.
         open: Env step -> number, for decisions that wait for an action.
         first: Number of the first decision.
-        has_ended: True if all agents have ended, although some may return.
+        has_ended: True if all agents have finished, although some may return.
     """
 
     env_t: int = -1

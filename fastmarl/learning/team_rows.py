@@ -12,7 +12,7 @@ from fastmarl.core.spaces.structs import map_struct
 
 
 class TeamRows:
-    """A batch arranged in units for a module: here rows, one per decision and agent.
+    """A batch arranged in units that a module processes: here rows, one per decision and agent.
 
     `acted()`, `later()` and `later_alone()` return indices of units.
     """
@@ -27,7 +27,7 @@ class TeamRows:
         self._columns = {name: rows[name] for name in (Columns.OBS, Columns.ACTION_MASK) if name in rows}
 
     def _cleared(self, leaf: Tensor) -> Tensor:
-        """Replace the observations of agents that do not take part by zeros; they may be arbitrary, even NaN."""
+        """Replace the observations of agents that do not take part, which may even be NaN, with zeros."""
         return leaf.masked_fill(~self._is_there.view(*leaf.shape[:3], *[1] * (leaf.dim() - 3)), 0)
 
     def inputs(self, module: RLModule) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class TeamRows:
         return self._has(self._is_later).nonzero().squeeze(1)
 
     def later_alone(self) -> Tensor:
-        """Return the units that are needed for the value of a next decision only, not for an action."""
+        """Return the units that are needed only for the value of a next decision, not for an action."""
         return (self._has(self._is_later) & ~self._has(self._is_acted)).nonzero().squeeze(1)
 
     def _has(self, where: Tensor) -> Tensor:
@@ -65,12 +65,12 @@ class TeamRows:
 
 
 class TeamSequences(TeamRows):
-    """A batch as one sequence per agent, which starts with the decisions that the agent takes part in."""
+    """A batch with one sequence per agent, which starts with the decisions that the agent takes part in."""
 
     def __init__(self, rows: Mapping[str, Any]):
         super().__init__(rows)
         is_absent = ~self._by_agent(self._is_there)
-        self._columns[Columns.OBS] = map_struct(self._cleared, rows[Columns.OBS])  # a pass takes complete sequences
+        self._columns[Columns.OBS] = map_struct(self._cleared, rows[Columns.OBS])  # a pass reads complete sequences
         self._order = is_absent.int().argsort(stable=True, dim=1)  # [n A, T + 1]
         self._places = self._order.argsort(1)
         self._sequence = torch.arange(len(is_absent), device=is_absent.device)[:, None]

@@ -35,13 +35,13 @@ def to_tensors(
         names = [name for name, column in columns.items() if not _others(column)]
     wanted: list[Any] = list(names)
     masks = recorded_name(Recorded.ACTION_MASK, columns)
-    if Columns.ACTIONS in wanted and masks in columns and masks not in wanted:  # log probabilities depend on it
+    if Columns.ACTIONS in wanted and masks in columns and masks not in wanted:  # log probabilities depend on them
         wanted.append(masks)
     if missing := [name for name in wanted if name not in columns]:
-        raise BatchError(f"there are no columns {missing}; there are {list(columns)}")
+        raise BatchError(f"unknown columns {missing}; choose from {list(columns)}")
     for name in wanted:
         if others := _others(columns[name]):
-            raise BatchError(f"the column {name!r} can't become a tensor: it has {others[0]}")
+            raise BatchError(f"the column {name!r} can't be converted to a tensor: it contains {others[0]}")
 
     def tensor_of(leaf: Any) -> torch.Tensor:
         tensor = torch.as_tensor(_fit(leaf) if isinstance(leaf, np.ndarray) else leaf)

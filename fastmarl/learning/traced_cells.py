@@ -1,4 +1,4 @@
-"""Reads LSTMs and GRUs from an actual forward pass, in which they compute entire sequences or single steps."""
+"""Reads LSTMs and GRUs from an actual forward pass, in which they process entire sequences or single steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +66,7 @@ class CellCalls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in CALLS and not kwargs:
             return self._call(func, *args)
-        if func in READS:  # torch lists nothing that follows
+        if func in READS:  # torch does not list later operations
             self._refuse(f"its forward pass calls Tensor.{func.__name__}()")
         return func(*args, **(kwargs or {}))
 
@@ -86,7 +86,7 @@ class TracedCells:
         self._shape, self._known, self._append = shape, known, append
         self._time_first: dict[int, Tensor] = {}  # tensors whose transposed view has this identity
         self._values: dict[int, Value] = {}  # results with time as the first axis
-        self._slices: dict[int, Tensor] = {}  # slices of everything
+        self._slices: dict[int, Tensor] = {}  # slices that contain everything
         self._at_step: dict[int, tuple[Tensor, int]] = {}  # single steps of sequences
         self._loops: list[Loop] = []
 
@@ -131,7 +131,7 @@ class TracedCells:
         paths = [self._states.get(id(each)) for each in states]
         known: tuple[Path, ...] = tuple(path for path in paths if path is not None)
         if len(known) < len(paths) or source is None or source.shape[:-1] != self._shape:
-            raise NotDenseError(f"its {kind} does not begin with {Columns.STATE_IN!r}, or does not process all steps")
+            raise NotDenseError(f"its {kind} does not start from {Columns.STATE_IN!r}, or does not process all steps")
         weight, state_weight, bias, state_bias = (*weights, None, None)[:4]
         n, size = source.shape[-1], states[0].shape[-1]
         n_gates = (4 if kind == "lstm" else 3) * size

@@ -1,4 +1,4 @@
-"""Reads the layers of a module from an actual forward pass, by the operations and tensors that torch lists."""
+"""Reads the layers of a module from the operations and tensors that torch lists during an actual forward pass."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ def read_layers(module: RLModule, inputs: Mapping[str, Any]) -> tuple[DenseNet, 
         The layers, and the path of the observation array they read.
 
     Raises:
-        NotDenseError: If the pass has other operations, or fails.
+        NotDenseError: If the pass contains other operations, or fails.
     """
     reader = _Reader(inputs[Columns.OBS], inputs.get(Columns.STATE_IN, {}))
     try:
@@ -109,7 +109,7 @@ class _Reader(TorchDispatchMode):
         return self._layers.append(Layer(before, weight, bias, cell=cell), cell.weight.shape[1])
 
     def _take(self, operation: Callable[..., None] | None, func: Any, out: Any, *args: Any, **kwargs: Any) -> None:
-        if self.reason is not None:  # the pass goes on, so that it has all of its side effects
+        if self.reason is not None:  # the pass continues, so that all of its side effects occur
             return
         self._kept.append((args, out))
         try:

@@ -1,4 +1,4 @@
-"""Training of a value network by regression."""
+"""Trains a value network by regression."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -68,7 +68,7 @@ class ValueLearner:
     ):
         if isinstance(network, RLModule):
             raise ConfigError(f"expected a network that maps inputs to values [n, 1], got the RLModule "
-                              f"{type(network).__name__}; PPOLearner trains these")  # fmt: skip
+                              f"{type(network).__name__}; use PPOLearner for RLModules")  # fmt: skip
         self._ppo = PPOLearner(
             _OneAction(network),
             lr=lr,
@@ -99,7 +99,7 @@ class ValueLearner:
 
         Args:
             batch: Arrays or tensors: "obs" [n, ...], the inputs of the network; "value_targets" [n]; and optionally
-                "loss_mask" bool [n], without which all rows count. Other columns are ignored.
+                "loss_mask" bool [n]; all rows count by default. Other columns are ignored.
 
         Returns:
             "vf_loss", "vf_explained_var" and "grad_norm", see `ppo_loss()` and `PPOLearner.update()`.
@@ -109,7 +109,7 @@ class ValueLearner:
             ModuleOutputError: If the network does not output [n, 1].
         """
         if missing := [name for name in NEEDED if name not in batch]:
-            raise BatchError(f"ValueLearner needs the columns {missing}; there are {list(batch)}")
+            raise BatchError(f"ValueLearner needs the columns {missing}, got only {list(batch)}")
         targets = to_tensors(batch, [Columns.VALUE_TARGETS], self.parameters.device)[Columns.VALUE_TARGETS]
         if targets.dim() != 1:
             raise BatchError(f"expected 'value_targets' [n], one for each row, got shape {tuple(targets.shape)}")

@@ -1,4 +1,4 @@
-"""Normalisation of value targets of any scale, and of advantages."""
+"""Normalisation of value targets and advantages."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ def normalized(advantages: Tensor, mask: Tensor | None = None, *, min_std: float
     Args:
         advantages: Tensor of any shape, possibly empty.
         mask: bool of the same shape, True for elements that count; all others become 0. None if all count.
-        min_std: Lower bound of the divisor.
+        min_std: Lower bound on the divisor.
     """
     counted = advantages if mask is None else advantages[mask]
     if not counted.numel():
@@ -30,9 +30,9 @@ def normalized(advantages: Tensor, mask: Tensor | None = None, *, min_std: float
 class ValueNorm(torch.nn.Module):
     """Running mean and variance of value targets, for a value function that predicts normalised values.
 
-    As in Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative, Multi-Agent Games", these are computed
-    from moving averages of the targets and their squares, corrected for the initial value of 0. The state is saved as
-    for any module (`state_dict()`).
+    As in Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative, Multi-Agent Games", they are computed
+    from moving averages of the targets and their squares, corrected for the initial value of 0. As for any module,
+    `state_dict()` contains the state.
 
     Args:
         beta: Decay of the moving averages per target, in [0, 1).
@@ -48,7 +48,7 @@ class ValueNorm(torch.nn.Module):
     def __init__(self, beta: float = 0.99999):
         super().__init__()
         if not 0 <= beta < 1:
-            raise ConfigError(f"expected beta in [0, 1), got {beta}")
+            raise ConfigError(f"beta must be in [0, 1), got {beta}")
         self.beta = beta
         for name in ("mean", "mean_square", "weight"):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
@@ -68,7 +68,7 @@ class ValueNorm(torch.nn.Module):
                              f"{targets.numel()} that are NaN or infinite; check the rewards")  # fmt: skip
         kept = self.beta ** targets.numel()
         of_batch = targets.double()
-        self.mean.lerp_(of_batch.mean().to(self.mean), 1 - kept)  # float32 after float() of the module
+        self.mean.lerp_(of_batch.mean().to(self.mean), 1 - kept)  # float32 after module.float()
         self.mean_square.lerp_(of_batch.square().mean().to(self.mean_square), 1 - kept)
         self.weight.lerp_(torch.ones_like(self.weight), 1 - kept)
 

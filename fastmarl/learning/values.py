@@ -1,4 +1,4 @@
-"""Values of observations, for `fastmarl.batches.add_gae()`."""
+"""Computes the values of observations for `fastmarl.batches.add_gae()`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from fastmarl.learning.value_norm import ValueNorm
 
 
 def make_value_fn(module: torch.nn.Module, value_norm: ValueNorm | None = None) -> Callable[[Any], np.ndarray]:
-    """Return a function that computes the values of a module, for the argument `value_fn` of `add_gae()`.
+    """Return a function that computes values with a module, for the argument `value_fn` of `add_gae()`.
 
     It maps observations [k, ...], nested like the space, to values float32 [k].
 
@@ -30,7 +30,7 @@ def make_value_fn(module: torch.nn.Module, value_norm: ValueNorm | None = None) 
     module = one_module(module)
     if module.is_stateful():
         raise ConfigError(
-            f"make_value_fn() does not support {_name(module)}, which is recurrent; give add_gae() last_values, "
+            f"make_value_fn() does not support {_name(module)}, which is recurrent; pass last_values to add_gae(), "
             f"see bootstrap_values()"
         )
 
@@ -64,7 +64,7 @@ def bootstrap_values(
         return _values(module, inputs, value_norm, "bootstrap_values()").cpu().numpy()
     if Columns.STATE_OUT not in batch:
         raise BatchError(
-            f"bootstrap_values() needs {Columns.STATE_OUT!r} of {_name(module)}, which is recurrent; make the "
+            f"bootstrap_values() needs {Columns.STATE_OUT!r} of {_name(module)}, which is recurrent; build the "
             f"batch with columns(episodes, outputs=[..., {Columns.STATE_OUT!r}])"
         )
     last_S = np.cumsum(batch[Columns.SEQ_LENS]) - 1

@@ -18,22 +18,22 @@ from fastmarl.legacy.policies.policy_spec import PolicySpec, Spaces, as_policy_s
 
 NO_FILTER, CONCURRENT_FILTER = "NoFilter", "ConcurrentMeanStdFilter"
 FILTERS = (NO_FILTER, "MeanStdFilter", CONCURRENT_FILTER)
-OF_TORCH = "policies are modules of torch"
-PREPROCESSORS = "modules take observations as they are; FlattenObservations() in env_to_module_connector flattens them"
+OF_TORCH = "policies are torch modules"
+PREPROCESSORS = "modules receive observations unchanged; FlattenObservations() in env_to_module_connector flattens them"
 ON_GPU = 'set device="cuda" or num_gpus_per_env_runner'
-ATARI = "wrap the environment in the function that `env` is"
+ATARI = "pass a function that wraps the environment as `env`"
 IN_MEMORY = "all policies stay in memory"
 WITHOUT_COUNTERPART = {
-    "_disable_action_flattening": "batches have actions as the module's distribution has them",
+    "_disable_action_flattening": "batches contain actions in the format of the module's distribution",
     "_disable_preprocessor_api": PREPROCESSORS,
     "_fake_gpus": ON_GPU,
     "_is_atari": ATARI,
-    "custom_vector_env": "`env` may be a batch of environments, see docs/array_envs.md",
+    "custom_vector_env": "pass a batch of environments as `env`, see docs/array_envs.md",
     "enable_tf1_exec_eagerly": OF_TORCH,
     "framework": OF_TORCH,
     "framework_str": OF_TORCH,
     "is_atari": ATARI,
-    "model": "model_config has the options of default networks, and max_seq_len is an option of its own",
+    "model": "use model_config for default networks, and the option max_seq_len",
     "num_gpus": ON_GPU,
     "observation_fn": "RLlib's worker ignores it; change observations in a connector, see docs/connectors.md",
     "offline_sampling": "a worker that reads files always collects total_rollout_fragment_length steps",
@@ -43,22 +43,22 @@ WITHOUT_COUNTERPART = {
     "remote_env_batch_wait_ms": 'set gym_env_vectorize_mode="async" and env_batch_size',
     "remote_worker_envs": 'set gym_env_vectorize_mode="async"',
     "render_env": "call env.render() in callbacks_on_episode_step",
-    "sample_collector": "a policy's postprocess_trajectory() gets each trajectory",
-    "stats_cls_lookup": "metrics_logger.log_value() takes `reduce`, see docs/metrics.md",
+    "sample_collector": "override postprocess_trajectory() of the policy",
+    "stats_cls_lookup": "pass `reduce` to metrics_logger.log_value(), see docs/metrics.md",
 }
 """RLlib option -> alternative."""
 Config = TypeVar("Config")
 
 
 def _refuses_options_of_rllib(config_class: type[Config]) -> type[Config]:
-    """Make a config class raise a ConfigError that lists alternatives if given options `WITHOUT_COUNTERPART`."""
+    """Make a config class reject the options in `WITHOUT_COUNTERPART` with a ConfigError that lists alternatives."""
     make = config_class.__init__
 
     @wraps(make)
     def checked(self: Any, *args: Any, **options: Any) -> None:
         if refused := [name for name in options if name in WITHOUT_COUNTERPART]:
             ways = "; ".join(f"{name} ({WITHOUT_COUNTERPART[name]})" for name in refused)
-            raise ConfigError(f"{type(self).__name__} has no counterpart of these options; leave them out: {ways}")
+            raise ConfigError(f"{type(self).__name__} does not support these RLlib options; leave them out: {ways}")
         make(self, *args, **options)
 
     config_class.__init__ = checked  # type: ignore[method-assign]
@@ -72,8 +72,8 @@ def _refuses_options_of_rllib(config_class: type[Config]) -> type[Config]:
 class RolloutWorkerConfig(EnvRunnerConfig):
     """Options of a `RolloutWorker`, in addition to the options of `EnvRunnerConfig`.
 
-    `policies` may contain `PolicySpec`s, or tuples (policy_class, observation_space, action_space, config). A worker
-    without an `env` learns and reads files; its policies then need spaces.
+    `policies` may contain `PolicySpec` objects, or tuples (policy_class, observation_space, action_space, config). A
+    worker without an `env` can learn and read files; its policies must then specify their spaces.
 
     Raises:
         TypeError: If an option is misspelt.
@@ -81,50 +81,50 @@ class RolloutWorkerConfig(EnvRunnerConfig):
     """
 
     env: Any = None
-    """Environment: a name, a class, or a function `(env_config) -> env`; None: the worker has no envs."""
+    """Environment: a name, a class, or a function `(env_config) -> env`; None for a worker without envs."""
     policy_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of all policies, such as {"lr": 1e-3, "gamma": 0.95}; defaults depend on the policy class."""
     train_batch_size: int | None = None
-    """Steps of a train batch. With rollout_fragment_length="auto" it is divided among the envs of all workers, in place
-    of `train_batch_size_per_learner`; a file reader returns the share of a worker in a single batch. None: one line at
-    a time."""
+    """Number of steps in a train batch. With rollout_fragment_length="auto", it is divided among the envs of all
+    workers, replacing `train_batch_size_per_learner`; a file reader returns a worker's share as a single batch. None
+    for one line at a time."""
     max_seq_len: int = 20
-    """Maximum number of steps of a sequence; trajectories of recurrent policies are cut into sequences."""
+    """Maximum number of steps in a sequence; trajectories of recurrent policies are split into sequences."""
     observation_filter: str = NO_FILTER
-    """"NoFilter", or "MeanStdFilter" to normalise observations by statistics per policy, with the operations of RLlib;
-    "ConcurrentMeanStdFilter" does the same."""
+    """"NoFilter", or "MeanStdFilter" to normalise observations with running statistics per policy, exactly as in RLlib;
+    "ConcurrentMeanStdFilter" is equivalent."""
     compress_observations: bool | str = False
-    """Pack the observations in batches: True row by row, "bulk" column by column."""
+    """Pack (compress) the observations in batches: True packs each row, "bulk" each column."""
     fake_sampler: bool = False
-    """Sample once and return that batch from every call, to measure only the speed of learning."""
+    """Sample once and return the same batch from every call, to measure the speed of learning alone."""
     create_local_env_runner: bool = True
-    """Give the worker of index 0 envs even if there are other workers."""
+    """Create envs in the worker with index 0 even if there are other workers."""
     extra_python_environs_for_driver: Mapping[str, Any] = field(default_factory=dict)
-    """Environment variables set by the worker of index 0 in its process."""
+    """Environment variables to set in the process of the worker with index 0."""
     extra_python_environs_for_worker: Mapping[str, Any] = field(default_factory=dict)
-    """Environment variables set by all other workers in their processes."""
+    """Environment variables to set in the processes of all other workers."""
     log_level: str | int | None = None
-    """Level of the logger "fastmarl", such as "DEBUG", set when the worker is made; None: unchanged."""
+    """Level of the "fastmarl" logger, such as "DEBUG", set when the worker is created; None leaves it unchanged."""
     sampler_perf_stats_ema_coef: float | None = None
-    """Weight of a step in `perf_stats` as exponential moving averages; None: means over all steps."""
+    """Weight of the latest step if `perf_stats` are exponential moving averages; None for means over all steps."""
     checkpoint_trainable_policies_only: bool = False
-    """Leave policies that are not trained out of `get_state()`."""
+    """Omit policies that are not trained from `get_state()`."""
     input_: Any = "sampler"
     """Source of batches: "sampler"; a JSON file, a directory, a glob or a list of files; a function `(io_context) ->
-    InputReader`, or its name in `register_input()`; the path of a class, "package.module.Reader"; "dataset", the entry
-    of the worker in `dataset_shards`; or a dict {any of these: its fraction}."""
+    InputReader`, or a name registered with `register_input()`; a class path such as "package.module.Reader"; "dataset"
+    for the worker's entry in `dataset_shards`; or a dict of any of these -> probability."""
     input_config: Mapping[str, Any] = field(default_factory=dict)
     """Options for custom input readers, available as `io_context.input_config`."""
     shuffle_buffer_size: int = 0
-    """Number of batches in the shuffle buffer for batches from files; 0: do not shuffle."""
+    """Number of batches in the shuffle buffer of file readers; 0 disables shuffling."""
     postprocess_inputs: bool = False
-    """Call `postprocess_trajectory()` of the policy with each episode read from files."""
+    """Apply `postprocess_trajectory()` of the policy to each episode read from files."""
     output: Any = None
-    """Destination of the batches of `sample()`: a directory, "logdir", or a function `(io_context) -> OutputWriter`."""
+    """Destination for sampled batches: a directory, "logdir", or a function `(io_context) -> OutputWriter`."""
     output_compress_columns: Collection[str] | None = None
-    """Columns to pack in files, which requires lz4; None: "obs" and "new_obs" if lz4 is installed."""
+    """Columns to pack in files, which requires lz4; None means "obs" and "new_obs" if lz4 is installed."""
     output_max_file_size: int = 64 * 1024 * 1024
-    """Size in bytes after which the writer begins a new file."""
+    """Size in bytes after which the writer starts a new file."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,24 +137,24 @@ class RolloutWorkerConfig(EnvRunnerConfig):
         for name in ("extra_python_environs_for_driver", "extra_python_environs_for_worker"):
             given = getattr(self, name)
             is_plain = isinstance(given, Mapping) and all(isinstance(each, str) for each in given)
-            self._check(name, is_plain, "a dict from names of environment variables to values")
+            self._check(name, is_plain, "a dict of environment variable name -> value")
         level, names = self.log_level, logging.getLevelNamesMapping()
         is_level = level in names if isinstance(level, str) else level is None or is_integer_from(0, level)
-        self._check("log_level", is_level, f"None, an integer or one of {list(names)}")
+        self._check("log_level", is_level, f"None, a non-negative integer or one of {list(names)}")
         if self.compress_observations:
             check_can_pack(f"compress_observations={self.compress_observations!r}")
         if self.observation_filter != NO_FILTER and self.env_to_module_connector is not None:
-            raise ConfigError(f"observation_filter={self.observation_filter!r} and env_to_module_connector are two "
-                              f"ways to say the same; put a MeanStdFilter among the connectors instead")  # fmt: skip
+            raise ConfigError(f"observation_filter={self.observation_filter!r} can't be combined with "
+                              f"env_to_module_connector; add a MeanStdFilter to the connectors instead")  # fmt: skip
 
     def _check_numbers(self) -> None:
         for name in ("max_seq_len", "output_max_file_size"):
-            self._check(name, is_integer_from(1, getattr(self, name)), "an integer of at least 1")
+            self._check(name, is_integer_from(1, getattr(self, name)), "a positive integer")
         size, weight = self.train_batch_size, self.sampler_perf_stats_ema_coef
         is_weight = weight is None or (is_number(weight) and 0 <= weight <= 1)
-        self._check("train_batch_size", size is None or is_integer_from(1, size), "None or an integer of at least 1")
-        self._check("sampler_perf_stats_ema_coef", is_weight, "None or a number from 0 to 1")
-        self._check("shuffle_buffer_size", is_integer_from(0, self.shuffle_buffer_size), "an integer of at least 0")
+        self._check("train_batch_size", size is None or is_integer_from(1, size), "None or a positive integer")
+        self._check("sampler_perf_stats_ema_coef", is_weight, "None or a number in [0, 1]")
+        self._check("shuffle_buffer_size", is_integer_from(0, self.shuffle_buffer_size), "a non-negative integer")
 
     @property
     def total_train_batch_size(self) -> int:
@@ -177,7 +177,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
         """Reject the output options of the runner, since a worker writes batches and has separate options for them."""
         for name in OF_OUTPUT:
             if (value := getattr(self, name)) != DEFAULTS[name]:
-                raise ConfigError(f"{name}={value!r} is for Parquet files; a RolloutWorker writes JSON, see "
+                raise ConfigError(f"{name}={value!r} is for Parquet files; a RolloutWorker writes JSON: use "
                                   f"output_max_file_size and output_compress_columns")  # fmt: skip
 
     def runner_config(
@@ -195,7 +195,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
         """
         of_runner = {option.name: getattr(self, option.name) for option in fields(EnvRunnerConfig)}
         of_runner |= {f"callbacks_{event}": callbacks.get(event) for event in EVENTS}
-        of_runner |= {"policy_mapping_fn": mapping_fn, "callbacks_class": None, "output": None}  # of the worker
+        of_runner |= {"policy_mapping_fn": mapping_fn, "callbacks_class": None, "output": None}  # handled by the worker
         specs = {id_: self.policy_spec(id_).with_spaces(spaces.get(id_)) for id_ in self.module_specs}
         if self.policies is not None or self.env is None:
             of_runner["policies"] = {policy_id: spec.module_spec() for policy_id, spec in specs.items()}
@@ -208,7 +208,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
 
 
 class NoEnv(MultiAgentEnv):
-    """Placeholder for a worker without an env: it has the policy spaces, so that modules can be made.
+    """Placeholder env of a worker without envs, which supplies the spaces for building modules.
 
     Args:
         spaces: Policy id -> (observation space, action space).
@@ -221,11 +221,11 @@ class NoEnv(MultiAgentEnv):
         self.action_spaces = {policy_id: each[1] for policy_id, each in spaces.items()}
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        raise ConfigError("this worker has no env to sample; set env=..., or input_=... to read batches")
+        raise ConfigError("this worker has no env to sample from; set env=..., or input_=... to read batches")
 
     @classmethod
     def options(cls, spaces: Spaces) -> dict[str, Any]:
-        """Return the options of a runner with this env."""
+        """Return the options for a runner with this env."""
         return {
             "env": lambda context: cls(spaces),
             "policy_mapping_fn": lambda agent_id, episode: agent_id,
@@ -241,7 +241,7 @@ def complete_config(
     num_workers: int | None,
     recreated_worker: bool,
 ) -> RolloutWorkerConfig:
-    """Return the config with the values of the other worker arguments."""
+    """Return the config, updated with the other worker arguments."""
     if not isinstance(config, RolloutWorkerConfig | Mapping):
         raise ConfigError(f"config must be a RolloutWorkerConfig or a dict of its options, got a "
                           f"{type(config).__name__}")  # fmt: skip

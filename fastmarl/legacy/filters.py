@@ -1,4 +1,4 @@
-"""Observation filters in the form exchanged by workers."""
+"""Observation filters with the RLlib interface, which workers exchange."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,18 +13,18 @@ from fastmarl.legacy.observation_filter import filtered, merged
 
 
 class RunningStat(RunningMeanStd):
-    """Statistics with the variance of the RLlib `RunningStat`: sample variance (n - 1), float32, 0 for a single row."""
+    """Running moments with the variance of RLlib's `RunningStat`: sample variance (n - 1), float32, 0 for one row."""
 
     @classmethod
     def of(cls, moments: RunningMeanStd) -> "RunningStat":
-        """Return a copy of `moments` as an object of this class."""
+        """Return a copy of `moments` as an instance of this class."""
         made = cls(moments.mean.size)
         made._become(moments.count, moments.mean.copy(), moments._m2.copy())
         return made
 
     @property
     def n(self) -> int:
-        """RLlib name of `count`."""
+        """RLlib's name for `count`."""
         return self.count
 
     @property
@@ -34,14 +34,14 @@ class RunningStat(RunningMeanStd):
 
 @public("fastmarl.legacy")
 class MeanStdFilter:
-    """Statistics of the observation filter of a policy, with the methods of the RLlib class of this name.
+    """Mean-std observation filter of a policy, with the methods of the RLlib class of the same name.
 
     Args:
         rs: Statistics for normalising observations, one per Box of the observation space.
         buffer: Statistics of the observations since the last reset of the buffer, one per Box.
         demean: Subtract the mean.
         destd: Divide by the standard deviation.
-        clip: Clip results to -clip .. clip; None for no clipping.
+        clip: Clip results to [-clip, clip]; None for no clipping.
     """
 
     is_concurrent: bool = False
@@ -65,7 +65,7 @@ class MeanStdFilter:
 
     @property
     def running_stats(self) -> list[RunningStat]:
-        """RLlib name of `rs`."""
+        """RLlib's name for `rs`."""
         return self.rs
 
     @property
@@ -74,7 +74,7 @@ class MeanStdFilter:
         return [moments.mean.shape for moments in self.rs]
 
     def __call__(self, x: Any, update: bool = True) -> np.ndarray:
-        """Normalise an observation of the only Box, keeping its dtype.
+        """Normalise an observation of a space with a single Box, keeping its dtype.
 
         Args:
             x: The observation.
@@ -85,7 +85,8 @@ class MeanStdFilter:
         """
         observation = np.asarray(x)
         if len(self.rs) != 1 or observation.size != self.rs[0].mean.size:
-            raise ConfigError(f"this filter is for Boxes of {self.shape}, got an observation {observation.shape}")
+            raise ConfigError(f"expected an observation of a single Box; this filter has Boxes of shapes "
+                              f"{self.shape}, got shape {observation.shape}")  # fmt: skip
         rs, buffer = self.rs[0].copy(), self.buffer[0].copy()
         row = observation.reshape(1, -1)
         out = filtered(row, rs, buffer, update, demean=self.demean, destd=self.destd, clip=self.clip)
@@ -121,12 +122,12 @@ class MeanStdFilter:
     def _check_like(self, moments: Sequence[RunningMeanStd]) -> None:
         sizes, given = ([each.mean.size for each in both] for both in (self.rs, moments))
         if sizes != given:
-            raise ConfigError(f"this filter is for Boxes of {sizes} numbers, got one for {given}")
+            raise ConfigError(f"expected a filter for Boxes of sizes {sizes}, got sizes {given}")
 
 
 @public("fastmarl.legacy")
 class ConcurrentMeanStdFilter(MeanStdFilter):
-    """A `MeanStdFilter` named like the locked variant in RLlib; it needs no lock, as workers use a single thread."""
+    """A `MeanStdFilter` under the name of RLlib's locking variant; it needs no lock, as workers use a single thread."""
 
     is_concurrent = True
 
@@ -163,5 +164,5 @@ class FilterView(MeanStdFilter):
 
     def _become(self, rs: Sequence[RunningMeanStd], buffer: Sequence[RunningMeanStd]) -> None:
         stats, delta = ([moments.get_state() for moments in each] for each in (rs, buffer))
-        # "base" is read only when connectors are merged; a worker merges its filters in this class instead.
+        # "base" is read only when connectors are merged; workers merge these filter objects instead.
         self._connector.set_state({"stats": stats, "base": stats, "delta": delta})

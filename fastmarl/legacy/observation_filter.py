@@ -1,4 +1,4 @@
-"""The connector for the option `observation_filter`, bit-identical to the old filter of RLlib."""
+"""The connector behind the option `observation_filter`, bit-identical to the old filter of RLlib."""
 
 import math
 
@@ -21,7 +21,7 @@ class ObservationFilter(FilterConnector):
     converted to float32, as in RLlib preprocessors. Nothing is clipped.
 
     Args:
-        is_concurrent: The attribute `is_concurrent` of the worker filters.
+        is_concurrent: Value of `is_concurrent` in the worker filters.
     """
 
     def __init__(self, is_concurrent: bool = False):
@@ -67,19 +67,19 @@ def filtered(
     destd: bool = True,
     clip: float | None = None,
 ) -> np.ndarray:
-    """Normalise each row by `stats`, after adding it to `stats` and `buffer` if `update`.
+    """Normalise each row with `stats`, after adding it to `stats` and `buffer` if `update`.
 
     Args:
         values_NK: Rows [n, k] of any real dtype.
         stats: Moments of k numbers, changed in place.
         buffer: Moments of k numbers, changed in place.
-        update: Add the rows.
+        update: Add the rows to the moments.
         demean: Subtract the mean.
         destd: Divide by the standard deviation.
-        clip: Clip results to -clip .. clip; None or 0 for no clipping.
+        clip: Clip results to [-clip, clip]; None or 0 for no clipping.
 
     Returns:
-        Rows [n, k] of the dtype of `values_NK`.
+        Rows [n, k] with the dtype of `values_NK`.
     """
     given = values_NK.astype(np.float64)  # as in NumPy arithmetic with float64 means
     out, n = np.empty(given.shape), len(given)
@@ -94,7 +94,7 @@ def filtered(
 
 
 def merged(stats: RunningMeanStd, change: RunningMeanStd) -> RunningMeanStd:
-    """Return the moments of the rows of both `stats` and `change`, computed with the operations of RLlib."""
+    """Return the moments of the rows of both `stats` and `change`, computed exactly as in RLlib."""
     n, more = float(stats.count), float(change.count)
     found = stats.copy()
     if n + more:
@@ -107,7 +107,7 @@ def merged(stats: RunningMeanStd, change: RunningMeanStd) -> RunningMeanStd:
 
 @njit(cache=True, nogil=True)
 def push_and_normalize(values_NK, count, mean_K, m2_K, counts, demean, destd, clip, out_NK):
-    """Add each row to the moments and write the normalised row to `out_NK`; for the arguments see `filtered()`.
+    """Add each row to the moments and write the normalised row to `out_NK`; see `filtered()` for the arguments.
 
     The variance is the sample variance (n - 1), or 0 for a single row. Variance and standard deviation are float32.
     """

@@ -78,7 +78,7 @@ class PolicyWorker:
 
     @property
     def callbacks(self) -> Any:
-        """The object made from `callbacks_class`, or a tuple of objects if that is a list."""
+        """The instance of `callbacks_class`, or a tuple of instances if that is a list."""
         return self._callbacks.given
 
     @property
@@ -97,7 +97,7 @@ class PolicyWorker:
 
     def _known(self, policy_id: str) -> Policy:
         if policy_id not in self.policy_map:
-            raise ConfigError(f"there is no policy {policy_id!r}; there are {list(self.policy_map)}")
+            raise ConfigError(f"there is no policy {policy_id!r}; the policies are {list(self.policy_map)}")
         return self.policy_map[policy_id]
 
     # Learning.
@@ -123,8 +123,7 @@ class PolicyWorker:
 
         Args:
             samples: MultiAgentBatch, or a SampleBatch for "default_policy".
-            single_agent: Return the gradients and statistics of "default_policy" only, without the dict keyed by policy
-                id.
+            single_agent: Return only the gradients and statistics of "default_policy", not dicts keyed by policy id.
 
         Returns:
             (policy id -> gradients; policy id -> statistics, with the number of env steps as "batch_count")
@@ -147,7 +146,7 @@ class PolicyWorker:
                 self._known(policy_id).apply_gradients(gradients)
 
     def setup_torch_data_parallel(self, url: str, world_rank: int, world_size: int, backend: str) -> None:
-        """Join a torch process group, so that policies average their gradients over its workers.
+        """Join a torch process group, in which policies average their gradients over all workers.
 
         Args:
             url: Address of the group, such as "tcp://127.0.0.1:29500"; see `get_node_ip()` and `find_free_port()`.
@@ -161,7 +160,7 @@ class PolicyWorker:
         policies = [policy for policy in self.policy_map.values() if isinstance(policy, TorchPolicy)]
         if len(policies) < len(self.policy_map):
             kinds = {policy_id: type(policy).__name__ for policy_id, policy in self.policy_map.items()}
-            raise ConfigError(f"expected policies that are TorchPolicies, got {kinds}")
+            raise ConfigError(f"all policies must be TorchPolicies, got {kinds}")
         torch.distributed.init_process_group(backend, init_method=url, rank=world_rank, world_size=world_size)
         self._in_process_group = True
         for policy in policies:
@@ -192,30 +191,30 @@ class PolicyWorker:
         policies_to_train: ToTrain | None = None,
         module_spec: RLModuleSpec | torch.nn.Module | None = None,
     ) -> Policy:
-        """Add a policy. It does not act in episodes already running.
+        """Add a policy. It acts only in episodes that start later.
 
         Args:
             policy_id: Id of the policy.
             policy_cls: Function (module, config) -> Policy; None for the `default_policy_class` of the worker.
-            policy: The policy itself, instead of `policy_cls`, `config` and `module_spec`.
+            policy: The policy to add, instead of `policy_cls`, `config` and `module_spec`.
             observation_space: Observation space of its module; None for the space of the agents mapped to it.
             action_space: Action space of its module; None for the space of the agents mapped to it.
             config: Options of this policy.
-            policy_state: Initial state, a result of `policy.get_state()`.
+            policy_state: Initial state, as returned by `policy.get_state()`.
             policy_mapping_fn: Mapping function for new episodes; None changes nothing.
             policies_to_train: Ids of the policies to train, or a function (see `set_is_policy_to_train()`); None
                 changes nothing.
             module_spec: Its module, or a spec of it; None for the default network.
 
         Raises:
-            ConfigError: If the id is taken, or both a policy and arguments to make one are given. After any error,
-                except one from `on_create_policy`, nothing has changed.
+            ConfigError: If the id is taken, or both a policy and arguments to create one are passed. Errors leave the
+                worker unchanged, except those raised by `on_create_policy`.
         """
         if policy is not None and not (policy_cls is None and config is None and module_spec is None):
-            raise ConfigError("add_policy() takes a policy, or arguments to make one: policy_cls, config, module_spec")
+            raise ConfigError("pass either policy, or policy_cls, config and module_spec to create one, not both")
         if policy_id in self.policy_map:
-            raise ConfigError(f"there is a policy {policy_id!r} already; call remove_policy(policy_id={policy_id!r}) "
-                              f"before, or choose an id other than {list(self.policy_map)}")  # fmt: skip
+            raise ConfigError(f"policy {policy_id!r} already exists; call remove_policy(policy_id={policy_id!r}) "
+                              f"first, or choose an id other than {list(self.policy_map)}")  # fmt: skip
         learns = self.is_policy_to_train if policies_to_train is None else learns_if(policies_to_train)
         module = module_spec if policy is None else policy.module
         spec = PolicySpec(policy_cls, observation_space, action_space, config, module=module)
@@ -233,7 +232,7 @@ class PolicyWorker:
     ) -> Policy:
         of_runner = None if policy_mapping_fn is None else for_runner(policy_mapping_fn, self)
         if self.config.env is None:
-            spec.spaces(policy_id)  # no agent has any
+            spec.spaces(policy_id)  # checks that there are any, as there is no env to take them from
             of_runner = None
         module = self._runner.add_module(policy_id, spec.module_spec(), new_agent_to_module_mapping_fn=of_runner)
         try:
@@ -256,7 +255,7 @@ class PolicyWorker:
         policy_mapping_fn: Callable[..., str] | None = None,
         policies_to_train: ToTrain | None = None,
     ) -> None:
-        """Remove a policy. Until the running episodes end, it continues to act in them, and batches include its steps.
+        """Remove a policy. It continues to act in running episodes until they finish, and batches include its steps.
 
         Args:
             policy_id: Id of the policy.
@@ -265,11 +264,11 @@ class PolicyWorker:
                 changes nothing.
 
         Raises:
-            ConfigError: If the policy does not exist or is the only one. Nothing has changed.
+            ConfigError: If the policy does not exist or is the only one; nothing changes.
         """
         self._known(policy_id)
         if len(self.policy_map) == 1:
-            raise ConfigError(f"{policy_id!r} is the only policy; add another one before you remove it")
+            raise ConfigError(f"{policy_id!r} is the only policy; add another one before removing it")
         learns = self.is_policy_to_train if policies_to_train is None else learns_if(policies_to_train)
         of_runner = None if policy_mapping_fn is None else for_runner(policy_mapping_fn, self)
         if self.config.env is None:
@@ -386,7 +385,7 @@ class PolicyWorker:
         return taken
 
     def sync_filters(self, new_filters: Mapping[str, MeanStdFilter]) -> None:
-        """Copy the statistics of `new_filters`, returned by `get_filters()` of any worker, to the filters here."""
+        """Set the filters to `new_filters`, as returned by `get_filters()` of any worker."""
         views = self.filters
         if missing := sorted(views.keys() - new_filters.keys()):
             raise ConfigError(f"expected a filter for each of {list(views)}, got none for {missing}")
@@ -422,8 +421,8 @@ class PolicyWorker:
                 worker does not have is skipped with a warning if its state has no "policy_spec".
 
         Raises:
-            ConfigError: If the state is not a dict, has no policy states, or does not match. After any error, nothing
-                has changed.
+            ConfigError: If the state is not a dict, has no policy states, or does not match. Errors leave the worker
+                unchanged.
         """
         if isinstance(state, bytes | bytearray):
             state = _unpickled(state)
@@ -431,7 +430,7 @@ class PolicyWorker:
             raise ConfigError(f"expected a dict from get_state(), or a pickle of it, got a {type(state).__name__}")
         policy_states = state.get("policy_states", state.get("state"))
         if not isinstance(policy_states, Mapping) or not all(isinstance(s, Mapping) for s in policy_states.values()):
-            raise ConfigError(f'expected states by policy id under "policy_states", got {policy_states!r:.99}; '
+            raise ConfigError(f'"policy_states" must be a dict of policy id -> state, got {policy_states!r:.99}; '
                               f"the state has the keys {list(state)}")  # fmt: skip
         before = {policy_id: policy.get_state() for policy_id, policy in self.policy_map.items()}
         filters = self.get_filters()
@@ -453,8 +452,8 @@ class PolicyWorker:
             if policy_id not in self.policy_map:
                 spec = of_policy.get("policy_spec")
                 if spec is None:
-                    logger.warning("set_state(): there is no policy %r, and its state has no policy_spec to add it by; "
-                                   "it is ignored", policy_id)  # fmt: skip
+                    logger.warning("set_state(): there is no policy %r, and its state has no policy_spec to create it "
+                                   "from; it is ignored", policy_id)  # fmt: skip
                     continue
                 self._add(policy_id, None, as_policy_spec(policy_id, spec), None)
             self.policy_map[policy_id].set_state(of_policy)
@@ -468,4 +467,4 @@ def _unpickled(state: bytes | bytearray) -> Any:
     try:
         return pickle.loads(state)
     except Exception as error:  # damage may cause any error
-        raise ConfigError(f"this is not a pickle of a state: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"can't unpickle the state: {type(error).__name__}: {error}") from error

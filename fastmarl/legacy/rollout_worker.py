@@ -40,9 +40,9 @@ _last: list[weakref.ref[Any]] = []
 
 @public("fastmarl.legacy")
 class RolloutWorker(PolicyWorker):
-    """Samples with envs and policies and updates the policies.
+    """Samples batches from envs with policies, and trains the policies.
 
-    It has the methods of the RLlib class of this name; docs/old_stack.md lists the differences.
+    It has the methods of the RLlib class of the same name; docs/old_stack.md lists the differences.
 
     ```python
     config = fastmarl.legacy.RolloutWorkerConfig(env="fastmarl.cart_pole", policies=["p0"])
@@ -52,14 +52,14 @@ class RolloutWorker(PolicyWorker):
     ```
 
     Args:
-        env_creator: Function (env_config) -> env; None for `config.env`. A worker without either has no envs: it
-            learns, reads files and exchanges weights; its policies need spaces.
-        validate_env: Function of an env and its EnvContext that raises an exception if the env is invalid.
+        env_creator: Function (env_config) -> env; None for `config.env`. Without either, the worker has no envs: it can
+            learn, read files and exchange weights, and its policies need spaces.
+        validate_env: Function (env, env_context) that raises an exception if the env is invalid.
         config: RolloutWorkerConfig, or a dict of its options.
-        worker_index: Index of this worker; workers of different indices use different random streams.
+        worker_index: Index of this worker; workers with different indices use different random streams.
         num_workers: Number of workers, 0 or more; None for `config.num_env_runners`.
         recreated_worker: True if this worker replaces a lost one with the same index; it then uses new random streams.
-        log_dir: Destination of `output="logdir"`.
+        log_dir: Directory for `output="logdir"`.
         spaces: Policy id -> (observation space, action space), for policies without spaces.
         default_policy_class: Function (module, config) -> Policy, for specs without a class; None for PPOTorchPolicy.
         dataset_shards: Datasets for `input_="dataset"`, one per worker index; see `DatasetReader`.
@@ -69,17 +69,17 @@ class RolloutWorker(PolicyWorker):
         config: RolloutWorkerConfig.
         spaces, dataset_shards: The arguments `spaces` and `dataset_shards`.
         env_runner: The `EnvRunnerV2` that samples.
-        sampler: RLlib name of `env_runner`; None without envs.
+        sampler: RLlib's name for `env_runner`; None without envs.
         env_creator: Function (env_config) -> env, or None without envs.
         env_context: EnvContext of the first env.
         input_reader: Source of batches, or None if there are neither envs nor another source.
         output_writer: Destination of batches.
         weights_seq_no: Sequence number of the weights in the last `set_weights()`, or None.
-        last_batch: The batch that every call returns if `fake_sampler` is set.
+        last_batch: The batch that every `sample()` returns if `fake_sampler` is set.
     """
 
-    multi_rl_module_spec = None  # only of the new RLlib API stack
-    preprocessing_enabled = False  # modules take observations unchanged, or through connectors
+    multi_rl_module_spec = None  # only in the new RLlib API stack
+    preprocessing_enabled = False  # modules receive observations unchanged, or from connectors
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class RolloutWorker(PolicyWorker):
     # Sampling.
 
     def sample(self, **kwargs: Any) -> Any:
-        """Return the next batch, of `rollout_fragment_length` steps per env, or at least that in complete episodes.
+        """Return the next batch: `rollout_fragment_length` steps per env, or complete episodes with at least as many.
 
         Args:
             kwargs: Ignored, as in RLlib.
@@ -149,7 +149,7 @@ class RolloutWorker(PolicyWorker):
         if config.fake_sampler and self.last_batch is not None:
             return self.last_batch
         if self.input_reader is None:
-            raise ConfigError("this worker has no env to sample; set env=..., or input_=... to read batches")
+            raise ConfigError("this worker has no env to sample from; set env=..., or input_=... to read batches")
         metrics = {"env_runner": self._runner, "metrics_logger": self._runner.metrics}
         batch = None
         try:
@@ -173,7 +173,7 @@ class RolloutWorker(PolicyWorker):
         while not self._read or (not is_full and sum(map(self._steps_of, self._read)) < wanted):
             self._read.append(from_rllib(reader.next()))
             if not self._steps_of(self._read[-1]):
-                break  # no agent was in training, which may remain so
+                break  # no agent is in training, and this may not change
         self.policy_map.forget_idle(self.env_runner.episodes_under_way())
         try:
             batch = self._read[0] if len(self._read) == 1 else concat_samples(self._read)
@@ -208,7 +208,7 @@ class RolloutWorker(PolicyWorker):
             expected_batch_size: Number of env steps in the batch, equal in all workers that average gradients.
             num_sgd_iter: Number of epochs.
             sgd_minibatch_size: Number of steps in a minibatch; 0 for the entire batch.
-            standardize_fields: Columns to first scale to mean 0 and standard deviation 1.
+            standardize_fields: Columns to standardise first (mean 0, standard deviation 1).
 
         Returns:
             (policy id -> means over minibatches of the results of `learn_on_batch()`; number of env steps)
@@ -219,7 +219,7 @@ class RolloutWorker(PolicyWorker):
         batch = self.sample()
         if batch.count != expected_batch_size:
             raise BatchError(f"expected a batch of {expected_batch_size} env steps, got {batch.count}; with "
-                             f'batch_mode="complete_episodes" sizes differ')  # fmt: skip
+                             f'batch_mode="complete_episodes", sizes vary')  # fmt: skip
         info = do_minibatch_sgd(
             batch, self.policy_map, self._learn, num_sgd_iter, sgd_minibatch_size, standardize_fields
         )
@@ -261,7 +261,7 @@ class RolloutWorker(PolicyWorker):
         if self.config.env is None:
             return []
         if self.config.gym_env_vectorize_mode != "sync":
-            raise ConfigError('the envs are in worker processes; set gym_env_vectorize_mode="sync" to call them')
+            raise ConfigError('the envs run in worker processes; to call them, set gym_env_vectorize_mode="sync"')
         return list(self._runner.env.envs)
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
@@ -276,11 +276,11 @@ class RolloutWorker(PolicyWorker):
             ConfigError: If the worker has no envs.
         """
         if self.config.env is None:
-            raise ConfigError("this worker has no env, and its config can't change; make a worker with env=...")
+            raise ConfigError("this worker has no env, and its config can't change; create a worker with env=...")
         self._runner.make_env()
 
     def make_module(self) -> None:
-        """Do nothing, like the RLlib method, because modules are made from `policies`."""
+        """Do nothing, like the RLlib method, because modules are built from `policies`."""
 
     @property
     def io_context(self) -> IOContext:
@@ -298,10 +298,10 @@ class RolloutWorker(PolicyWorker):
         return None if self.config.env is None else SubEnvironments(self._runner.env)
 
     def make_sub_env_fn(self, vector_index: int) -> Any:
-        """Make another env, which the caller must close.
+        """Create another env, which the caller must close.
 
         Args:
-            vector_index: `vector_index` in the env context.
+            vector_index: `vector_index` of its EnvContext.
 
         Raises:
             ConfigError: If the worker has no envs.
@@ -326,7 +326,7 @@ class RolloutWorker(PolicyWorker):
 
     @property
     def total_rollout_fragment_length(self) -> int:
-        """Number of steps in a batch of all envs."""
+        """Number of steps in a batch, summed over all envs."""
         return self.config.get_rollout_fragment_length() * self.config.num_envs_per_env_runner
 
     @property
@@ -336,7 +336,7 @@ class RolloutWorker(PolicyWorker):
 
     @property
     def num_env_steps_sampled_lifetime(self) -> int:
-        """Env steps of all calls, including steps not yet in a batch."""
+        """Env steps sampled by all calls, including steps not yet in a batch."""
         return self._runner.num_env_steps_sampled_lifetime
 
     # The worker itself.
@@ -358,15 +358,15 @@ class RolloutWorker(PolicyWorker):
         return self._creation_args
 
     def ping(self) -> str:
-        """Return "pong", which proves that the worker responds."""
+        """Return "pong", to check that the worker responds."""
         return "pong"
 
     def get_host(self) -> str:
-        """Return the name of the machine."""
+        """Return the host name of this machine."""
         return platform.node()
 
     def get_node_ip(self) -> str:
-        """Return the address of the machine in its network, or 127.0.0.1 without a network."""
+        """Return the IP address of this machine, or 127.0.0.1 without a network."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(("192.0.2.1", 9))  # sends nothing; the address is for documentation (RFC 5737)

@@ -17,7 +17,7 @@ from fastmarl.offline.json_values import agent_from_text
 
 
 class FileColumns:
-    """Rows of a single module and form, which are steps, or lookbacks without the ends of trajectories.
+    """Rows of a single module and form: steps, or lookback steps, which have no trajectory ends.
 
     Args:
         table: The contents of the file.

@@ -108,7 +108,7 @@ class _Whole:
         self._end_S = np.cumsum(n_S)
         self._begin_S = self._end_S - n_S
         n_obs = len(columns.form.obs_leaves)
-        # The source row of each step. Rows of the file of lookbacks come first.
+        # The source row of each step. Rows of the lookback file come first.
         n_lookback = 0 if lookback is None else lookback.n_rows
         row = np.empty(int(n_S.sum()), np.int64)
         for begin, n_before, first, end, rows in zip(

@@ -3,9 +3,9 @@
     parts/worker-000000-000000.json                     describes the part: its files and their columns
     meta/episodes/worker-000000-000000.parquet          one row per chunk of an episode
     data/MODULE/worker-000000-000000.parquet            one row per step of an agent of this module
-    lookback/MODULE/worker-000000-000000.parquet        steps before a chunk, which earlier chunks have as well
+    lookback/MODULE/worker-000000-000000.parquet        steps before a chunk, which earlier chunks also contain
 
-Files with the same name form a part. They are written under names that begin with a dot and then renamed, the one in
+Files with the same name form a part. They are written under names that start with a dot and then renamed, the one in
 `parts` last, so a part is complete if its file in `parts` exists. That file has a checksum of every other file: Parquet
 checksums cover only the data of pages, not their headers or the footer, where a flipped byte changes types, positions
 and nulls.
@@ -100,8 +100,8 @@ class Part:
             except OSError as error:
                 raise OfflineError(f"can't read {self.path(file)}: {error.strerror}; is it missing?") from error
             if n_bytes != file.n_bytes:
-                raise OfflineError(f"can't read {self.path(file)}: it has {n_bytes} bytes, {file.n_bytes} were "
-                                   f"written; is it damaged, partly copied, or of another writer?")  # fmt: skip
+                raise OfflineError(f"can't read {self.path(file)}: it has {n_bytes} bytes, expected {file.n_bytes}; "
+                                   f"is it damaged, partly copied, or from another writer?")  # fmt: skip
 
     def check(self, file: PartFile) -> Path:
         """Verify the checksum of a file and return its path.
@@ -122,7 +122,7 @@ class Part:
 def file_path(folder: Path, name: str, kind: str, module_id: str | None, form: int) -> Path:
     """Return the path of a file of a part.
 
-    The directory of a module is named after its id, with `%` and two digits for characters not allowed in file names.
+    The directory of a module is named after its id, with characters not allowed in file names percent-encoded.
     """
     where = folder / kind
     if module_id is not None:
@@ -161,8 +161,8 @@ def open_folder(path: str | os.PathLike[str]) -> Path:
 def claim(folder: Path, worker_index: int, number: int) -> tuple[str, int]:
     """Reserve a name for a new part and return it with its number.
 
-    The number is the first free one, starting from `number`; no other writer gets the same name. A name is not free if
-    files of an incomplete part have it.
+    The number is the first free one, starting from `number`; no other writer gets the same name. A name used by
+    files of an incomplete part is not free.
     """
     while True:
         name = f"worker-{worker_index:06d}-{number:06d}"
@@ -207,7 +207,7 @@ def abandon(folder: Path, name: str) -> None:
 
 
 def parts_of(folder: Path) -> Iterator[Part]:
-    """Return an iterator over the complete parts, in order, which is empty if recording has just begun.
+    """Return an iterator over the complete parts, in order, which is empty if recording has just started.
 
     Raises:
         OfflineError: If the directory has no recorded episodes, or another version of the format. The iterator also
@@ -233,8 +233,8 @@ def _check_is_ours(folder: Path) -> None:
     others.update(f"{PARTS}/{path.name}" for path in (folder / PARTS).glob("[!.]*"))  # hidden files belong to writers
     if others or PARTS not in names:
         what = f"it has {min(others)!r}" if others else f"it has no folder {PARTS!r}"
-        raise OfflineError(f"{folder} has no recorded episodes: {what}; a writer needs a folder of episodes or an "
-                           f"empty one")  # fmt: skip
+        raise OfflineError(f"{folder} has no recorded episodes: {what}; to write, use an empty folder or one with "
+                           f"recorded episodes")  # fmt: skip
 
 
 def _manifests(folder: Path) -> list[Path]:
@@ -250,7 +250,7 @@ def _read_manifest(file: Path) -> Part:
         raise OfflineError(f"{file} is damaged: {error}") from error
     for each in files:
         if not each.is_sound():
-            raise OfflineError(f"{file} is damaged: a part has no file like {each!r:.300}")
+            raise OfflineError(f"{file} is damaged: invalid file entry {each!r:.300}")
     return Part(file.parents[1], file.stem, files, modules)
 
 
@@ -261,9 +261,10 @@ def _read_entries(file: Path) -> dict[str, Any]:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise OfflineError(f"{file} does not describe recorded episodes")
         if content.get("version") != VERSION:
-            raise OfflineError(f"{file} has version {content.get('version')!r}; this fastmarl {__version__} reads "
-                               f"version {VERSION}: read it with fastmarl {content.get('fastmarl_version')}, which "
-                               f"wrote it, and write to another folder")  # fmt: skip
+            raise OfflineError(f"{file} has format version {content.get('version')!r}, but fastmarl {__version__} "
+                               f"reads only version {VERSION}: read it with fastmarl "
+                               f"{content.get('fastmarl_version')}, which wrote it; to record new episodes, use "
+                               f"another folder")  # fmt: skip
         return check_seal(content)
     except OSError as error:
         raise OfflineError(f"can't read {file}: {error}") from error

@@ -1,4 +1,4 @@
-"""The form of a file, for converting nested arrays to Arrow columns and back."""
+"""The form of a file, which describes how nested arrays are converted to Arrow columns and back."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ class LeafColumn(NamedTuple):
     """A leaf of a nested column: an array [rows, *shape]."""
 
     name: str
-    dtype: str  # as in NumPy `dtype.str`; "|O" columns contain JSON texts, a list per row if a row has several objects
+    dtype: str  # as in NumPy `dtype.str`; "|O" columns hold JSON strings, lists if a row has several objects
     shape: tuple[int, ...]
 
     @property
@@ -73,7 +73,7 @@ class LeafColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class TableForm:
-    """Names, types and nesting of the columns of a file. Equal forms have equal texts.
+    """Names, types and nesting of the columns of a file. Equal forms have the same `text`.
 
     Args:
         text: JSON of {"obs": ..., "actions": ..., "outputs": [[name, ...], ...], "leaves": [[name, dtype, shape],
@@ -84,7 +84,7 @@ class TableForm:
 
     @classmethod
     def of(cls, obs: Any, actions: Any, outputs: Iterable[tuple[OwnName, Any]]) -> "TableForm":
-        """Make the form of columns that all have the same number of rows.
+        """Create the form of columns that have the same number of rows.
 
         Raises:
             OfflineError: If a column cannot be written to Parquet.
@@ -98,8 +98,8 @@ class TableForm:
 
         def note(name: str, leaf: np.ndarray) -> LeafIndex:
             if leaf.dtype != object and leaf.dtype.newbyteorder("=") not in NUMBERS:
-                raise OfflineError(f"the column {name!r} is of dtype {leaf.dtype}, which Parquet lacks; leave it out "
-                                   f"with `columns`, or have the module return another dtype")  # fmt: skip
+                raise OfflineError(f"column {name!r} has dtype {leaf.dtype}, which Parquet does not support; exclude "
+                                   f"it with `columns`, or return another dtype from the module")  # fmt: skip
             name = _free(name, taken)
             taken.add(name)
             leaves.append(LeafColumn(name, leaf.dtype.str, leaf.shape[1:]))

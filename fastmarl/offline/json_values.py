@@ -21,7 +21,7 @@ from fastmarl.core.spaces.columns import Recorded
 from fastmarl.core.spaces.structs import Index
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-MOST_KEPT = 65_536  # id texts in the cache
+MOST_KEPT = 65_536  # number of encoded ids in the cache
 MOST_SHOWN = 64  # arrays with more numbers are written as bytes
 
 
@@ -50,7 +50,7 @@ def from_json(text: str) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Copy the containers and arrays in a value; values that `to_json()` rejects are kept."""
+    """Copy the containers and arrays in a value; other objects are shared."""
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -75,7 +75,7 @@ def _id_text(agent_id: Hashable) -> str:
 
 def ids_text(agent_ids: tuple[Hashable, ...]) -> str:
     """Encode the ids of several agents as a single string."""
-    # Ids of other types may be equal but have different texts, such as 0, False and 0.0.
+    # Cache strings only: ids of other types, such as 0, False and 0.0, may be equal but encode differently.
     make = _text_of_strings if all(type(each) is str for each in agent_ids) else _ids_text
     return make(agent_ids)
 
@@ -93,7 +93,7 @@ def agent_from_text(text: str) -> Any:
 
 
 def plain_text(value: Any) -> str:
-    """Return the characters of a string, which `str()` does not for str-Enum members, or `str()` of another value."""
+    """Return the characters of a string, including a str-Enum member, or `str()` of any other value."""
     return str.__str__(value) if isinstance(value, str) else str(value)
 
 

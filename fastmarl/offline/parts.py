@@ -1,4 +1,4 @@
-"""Parts of a directory, written one after another in files that have temporary names until a part is complete."""
+"""Parts of a directory, written one at a time to files with temporary names until the part is complete."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,7 +22,7 @@ COUNTED = (T, ENV_T)  # columns that increase by one from row to row
 
 
 class GrowingFile:
-    """A Parquet file under a temporary name.
+    """A Parquet file being written under a temporary name.
 
     Attributes:
         n_rows: Number of rows written.
@@ -131,7 +131,7 @@ ENOUGH_BYTES = 1024**3  # uncompressed size of a part; readers load an entire pa
 
 
 class FileParts:
-    """The parts that a writer produces.
+    """Writes episodes to consecutive parts.
 
     Args:
         path: The directory.
@@ -217,7 +217,7 @@ class FileParts:
         return self._part
 
     def _fitting(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> Iterator[list[MultiAgentEpisode]]:
-        """Yield the episodes in order, in lists for which the currently open part has room."""
+        """Yield the episodes in order, in lists that fit in the open part."""
         begin = 0
         while begin < len(episodes):
             used = 0 if self._part is None else self._part.n_rows

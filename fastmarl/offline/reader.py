@@ -32,7 +32,7 @@ class ParquetReader:
 
     Raises:
         ConfigError: If pyarrow is not installed.
-        OfflineError: If the directory has no recorded episodes, or another version of the format.
+        OfflineError: If the directory has no recorded episodes, or has them in another version of the format.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -44,7 +44,7 @@ class ParquetReader:
     def info(self) -> dict[str, Any]:
         """Dict with "modules": module id -> column name -> dtype and shape.
 
-        Each access, like that of `module_ids`, reads the descriptions of all currently complete parts.
+        Each access to this or `module_ids` reads the descriptions of all currently complete parts.
         """
         modules: dict[str, dict[str, Any]] = {}
         for part in folder.parts_of(self.path):

@@ -46,8 +46,8 @@ class ModuleTable(NamedTuple):
 
     module_id: str
     form: TableForm
-    table: Any  # of steps
-    lookback: Any  # of the lookback steps, which are also in earlier chunks; None if there are none
+    table: Any  # steps
+    lookback: Any  # lookback steps, which are also in earlier chunks; None if there are none
 
 
 class RowMaker:
@@ -56,7 +56,7 @@ class RowMaker:
     Args:
         columns: Names of module outputs to keep, which may include "infos"; None keeps everything. Action masks are
             always kept.
-        next_obs: Whether rows also have the observation after the step.
+        next_obs: Whether rows also contain the observation after the step.
     """
 
     def __init__(self, columns: Collection[str] | None, *, next_obs: bool):
@@ -97,7 +97,7 @@ class RowMaker:
         return self._form_of_block(source) if isinstance(source, Block) else self._made_form(source)
 
     def _form_of_block(self, block: Block) -> TableForm:
-        """Return the form of a block, which is built once for all blocks with the same layout and outputs."""
+        """Return the form of a block; blocks with the same layout and outputs share a cached form."""
         outputs = tuple((key, leaf.dtype, leaf.shape[1:]) for key, leaf in block.outputs.items())
         key = id(block.layout), outputs
         if key not in self._form_of:
@@ -121,7 +121,7 @@ class RowMaker:
 def _by_form(
     table: AgentEpisodeTable, chosen: np.ndarray, form_of_source: Sequence[TableForm]
 ) -> Iterator[tuple[TableForm, np.ndarray]]:
-    """Yield each form with the indices in `chosen` of agent episodes that have it."""
+    """Yield each form with the agent episodes among `chosen` that have it."""
     index_of = {form: index for index, form in enumerate(dict.fromkeys(form_of_source))}
     forms = list(index_of)
     if len(forms) == 1:
@@ -138,7 +138,7 @@ def _plain(name: OwnName) -> Any:
 
 
 class _Infos:
-    """Agent infos per env step, if there are any."""
+    """Agent infos of chunks, keyed by env step."""
 
     def __init__(self, episodes: Sequence[MultiAgentEpisode], heads: Sequence[ChunkHead | None]):
         self._episodes = episodes
@@ -264,7 +264,7 @@ class _FormRows:
         return to_json(info, f"the info of agent {agent_id!r} at env step {t} of episode {self._infos.name(chunk)!r}")
 
     def _finals(self, last_S: np.ndarray, n: int) -> dict[str, Any]:
-        """Return the columns, of `n` rows, that are used only in the last row of a trajectory."""
+        """Return the columns (`n` rows each) that are filled only in the last row of each trajectory."""
         is_last = _steps.put(np.ones(len(last_S), bool), last_S, n)
         final_env_t_S = self._trajectories.final_env_t()
         columns = {FINAL_ENV_T: numbers(_steps.put(final_env_t_S, last_S, n), is_last)}
@@ -307,7 +307,7 @@ def _column(values: Any, kind: Any, n: int) -> Any:
 
 
 class _Encoded:
-    """Ids encoded as strings, each distinct one stored once.
+    """Ids encoded as strings, each of which is stored once.
 
     Args:
         ids: Ids, one per trajectory.

@@ -44,7 +44,7 @@ class ParquetWriter:
     Args:
         path: The directory, which is created if necessary.
         max_rows_per_file: Maximum number of agent steps in a part, and thus in each of its files. An episode chunk is
-            never split, even if it is longer. A part also ends when its uncompressed columns reach 1 GiB.
+            never split, even if it is longer. A part is also complete when its uncompressed columns reach 1 GiB.
         compression: "zstd", "lz4", "snappy", "gzip", "brotli" or "none".
         columns: Names of module outputs to write, such as "action_logp", which may include "infos"; None writes
             everything.
@@ -75,7 +75,7 @@ class ParquetWriter:
         load("pyarrow.parquet")
         folder.compile_checksum()
         self.path = folder.open_folder(path)
-        self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # maximum wait of a lock
+        self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # maximum wait for a lock
         self._pid, self._has_warned = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))
         parts = FileParts(self.path, maker, compression, int(max_rows_per_file), int(worker_index))
@@ -91,7 +91,7 @@ class ParquetWriter:
             episodes: The chunks, as returned by `sample()`.
 
         Raises:
-            EpisodeError: If an item is not a fastmarl episode. No episode is written.
+            EpisodeError: If an item is not a fastmarl episode; no episode is written.
             OfflineError: If the thread has failed on earlier episodes, the writer was closed, or there was no room
                 within `timeout_s`. The episodes are then not written.
         """
@@ -109,19 +109,19 @@ class ParquetWriter:
         After an error or an interrupt, call it again with the same parcel; the episodes are written only once.
 
         Raises:
-            OfflineError: See write().
+            OfflineError: As in `write()`.
         """
         self._check_open()
         if parcel.episodes and not self._thread.put(parcel, self._timeout_s):
             self._check_open()
-            raise OfflineError(f"the thread that writes to {self.path} had no room for {len(parcel.episodes)} more "
-                               f"episodes in {self._timeout_s:g} s; is the disk slow? See timeout_s")  # fmt: skip
+            raise OfflineError(f"the writer to {self.path} had no room for {len(parcel.episodes)} more episodes "
+                               f"in {self._timeout_s:g} s; if the disk is slow, increase timeout_s")  # fmt: skip
 
     def flush(self) -> None:
         """Wait until all queued episodes are in complete files; later episodes are written to new files.
 
         Raises:
-            OfflineError: See write().
+            OfflineError: As in `write()`.
         """
         self._check_open()
         if not self._thread.flush(self._timeout_s):
@@ -155,10 +155,10 @@ class ParquetWriter:
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():
-            raise OfflineError(f"the writer to {self.path} belongs to another process; make one in this process")
+            raise OfflineError(f"the writer to {self.path} belongs to another process; create one in this process")
         self._check_error()
         if self._thread.is_ending:
-            raise OfflineError(f"the writer to {self.path} was closed; make a new one, which adds to the folder")
+            raise OfflineError(f"the writer to {self.path} was closed; create a new one, which adds to the folder")
 
     def _check_error(self) -> None:
         error = self._thread.error
@@ -185,7 +185,7 @@ def check_options(
     if compression not in COMPRESSIONS:
         raise ConfigError(f"compression must be one of {list(COMPRESSIONS)}, got {compression!r}")
     if isinstance(columns, str) or not (columns is None or isinstance(columns, Collection)):
-        raise ConfigError(f"columns must be None or names of outputs, got {columns!r}")
+        raise ConfigError(f"columns must be None or a collection of output names, got {columns!r}")
     check_seconds("timeout_s", timeout_s)
 
 
@@ -198,7 +198,7 @@ def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
     kept = MultiAgentEpisode.__new__(MultiAgentEpisode)
     if type(chunk) is not Chunk:
         unread, index, own = chunk
-        # Copies custom data even if they are empty, since the dict of the chunk may change later.
+        # Copy custom data even if it is empty, since the dict of the chunk may change later.
         kept._chunk = chunk if own is None else (unread, index, (own[0], copied(own[1]), own[2]))
         return kept
     built = chunk.agent_episodes

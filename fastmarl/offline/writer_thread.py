@@ -1,7 +1,7 @@
 """The background thread of a `ParquetWriter`, and its queue of episodes.
 
-The main thread, which queues episodes, may be interrupted (SIGINT) at any line, the writing thread never. Therefore
-the main thread changes shared data under a lock that compiled code releases, and it waits by polling: an interrupted
+SIGINT may interrupt the main thread, which queues episodes, at any line, but never the writer thread. Therefore, the
+main thread changes shared data under a lock that compiled code releases, and waits by polling: an interrupted
 `Condition` or `Event` would keep its lock forever.
 """
 
@@ -48,8 +48,8 @@ class Parcel:
 class WriterThread(Thread):
     """Writes the queued parcels.
 
-    It sleeps until enough rows are waiting. Waking it for each small call would cost more than the writing, because
-    caches would be cold and the thread must wait for the GIL.
+    It sleeps until enough rows are waiting. Waking it for each small call would cost more than the writing, because of
+    cold caches and the wait for the GIL.
 
     Args:
         parts: The parts to write to.
@@ -58,7 +58,7 @@ class WriterThread(Thread):
 
     Attributes:
         error: The error that stopped the thread; nothing is written after it.
-        is_ending: True if `end()` was called.
+        is_ending: True once `end()` or `begin_end()` has been called.
         cpu_seconds: CPU time used.
     """
 
@@ -69,7 +69,7 @@ class WriterThread(Thread):
         self._max_queue_size, self._enough_rows = max_queue_size, FIRST_ROWS
         self._lock = RLock()
         self._waiting: deque[Parcel] = deque()
-        self._n_rows = 0  # of these; may be wrong after an interrupt until the queue is empty
+        self._n_rows = 0  # in `_waiting`; may be wrong after an interrupt until the queue is empty
         self._news: SimpleQueue[None] = SimpleQueue()  # wakes the thread
         self._is_flushing = self._is_shut = self._is_done = False
         self.error: BaseException | None = None
@@ -88,7 +88,7 @@ class WriterThread(Thread):
         """Queue the parcel, unless an interrupted call has already queued it.
 
         Returns:
-            False if there was no room, or if the thread has failed or ended.
+            False if there was no room, or if the thread has failed or stopped.
         """
         return bool(wait_for(lambda: locked(self._lock, self._add, parcel), timeout_s))
 
@@ -129,7 +129,7 @@ class WriterThread(Thread):
             _running.discard(self)
 
     def take(self, timeout_s: float) -> list[Parcel] | None:
-        """Return the parcels that are due or, after `timeout_s` seconds, all waiting ones; None when the queue ends.
+        """Return the parcels that are due or, after `timeout_s` seconds, all waiting ones; None if the queue is closed.
 
         After None, no more parcels are accepted.
         """

@@ -111,9 +111,9 @@ class ModuleAgents:
         return self._inference.backend
 
     def act_quickly(self, obs: Any) -> Any:
-        """Return the most likely action for an observation of an agent without history and mask.
+        """Return the most likely action for an observation of an agent without history and mask, or None.
 
-        If it returns None, the caller must use `act()`, which also raises the errors.
+        If it returns None, the caller must use `act()`, which also raises any errors.
         """
         if type(obs) is not np.ndarray or obs.shape != self._shape or obs.dtype != self._dtype:
             return None
@@ -145,7 +145,7 @@ class ModuleAgents:
     def _act(
         self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any], infos: Mapping[Any, Any], explore: bool
     ) -> dict[Any, Any]:
-        """Do the same as `act()`, but without renewing the block."""
+        """Do the same as `act()` without renewing the block."""
         env, record, store = self._table.envs[0], self._table.record(0), self._store
         first, new = store.acting_from[0], [agent for agent in obs if agent not in env.lane_of]
         before, early = self._rewards_of(rewards), dict(record.early_rewards)
@@ -192,12 +192,12 @@ class ModuleAgents:
         """
         if not self._keeps:
             if state:
-                raise ConfigError(f"module {self._module_id!r} keeps no state of agents: it is {{}}, got "
+                raise ConfigError(f"module {self._module_id!r} keeps no agent state: expected state={{}}, got "
                                   f"{state!r:.200}")  # fmt: skip
             return self.act({agent_id: obs}, {}, {agent_id: info}, explore=explore)[agent_id], {}
         if not self._connectors.knows_lanes:
-            raise ConfigError(f"a connector of module {self._module_id!r} does not declare its state by lane, so "
-                              f"states can't be carried; give it per_agent_state")  # fmt: skip
+            raise ConfigError(f"a connector of module {self._module_id!r} does not declare its state per agent, so "
+                              f"state= is not supported; set its per_agent_state")  # fmt: skip
         if self._store.rows[0].n >= self._renew_at:
             self._renew()
         guest, first = Guest(agent_id), self._store.acting_from[0]
@@ -241,17 +241,17 @@ class ModuleAgents:
         row = mask_row(action_mask)
         problem = self._mask_problem()
         if not problem and not (row.dtype.kind in "biuf" and np.isfinite(row).all()):
-            problem = f"action_mask must be finite numbers, got {shown(action_mask)}"
+            problem = f"action_mask must contain finite numbers, got {shown(action_mask)}"
         if problem:
             raise ActionMaskError(None, agent_id, 0, problem)
         return {MASK: row}
 
     def _mask_problem(self) -> str:
-        """Return the reason why an action mask cannot be given separately from the observation, or ""."""
+        """Return the reason why an action mask cannot be passed separately from the observation, or ""."""
         if not choices_of(self.action_space):
             return f"action_mask needs Discrete or MultiDiscrete actions, got {self.action_space}"
         key = self._masks.key
-        return "" if key is None else f"its observation has the mask, obs[{key!r}], so action_mask can't be given"
+        return "" if key is None else f"its observation contains the mask, obs[{key!r}]; don't pass action_mask"
 
     def _answer(self, first: int, explore: bool) -> None:
         """Run the module on row `first` and all later ones."""
@@ -314,14 +314,14 @@ class ModuleAgents:
             self._put(guest, found)
         except (ConfigError, OutputFormError) as error:
             raise ConfigError(f"agent {guest!r}: state= must be the state that act() returned with the agent's last "
-                              f"action, or {{}} before its first: {error}") from error  # fmt: skip
+                              f"action, or {{}} before its first action: {error}") from error  # fmt: skip
 
     def _check_actions(self, outputs: Mapping[Key, np.ndarray]) -> None:
         """Raise ConfigError unless the outputs contain the actions that connectors may look up."""
         for key, shape in self._env_actions.shapes.items() if self._connectors.connectors else ():
             values = outputs.get(key)
             if values is None or values.shape[1:] != shape or values.dtype.kind not in "biuf":
-                raise ConfigError(f"its outputs must have {key} of shape {shape} per row")
+                raise ConfigError(f"its outputs must contain {key} of shape {shape} per row")
 
     def _put(self, guest: Guest, found: ModuleRowsState) -> None:
         store, table = self._store, self._table

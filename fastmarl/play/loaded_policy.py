@@ -39,15 +39,15 @@ def parts_from(
     connectors: Mapping[str, Sequence[ConnectorPiece]],
     module_ids: Collection[str] | None = None,
 ) -> tuple[PolicyOptions, dict[str, ModuleParts]]:
-    """Make modules and connectors from a checkpoint, also loading the weights into the given modules.
+    """Build modules and connectors from a checkpoint, and load the weights into the given modules.
 
     Args:
         saved: Result of `described()`.
         weights: Module id -> weights.
         learned: Option -> connector states, as in `EnvToModule.get_state()`.
         modules: Module id -> object, which is copied, for modules of custom classes.
-        connectors: Module id -> all connectors, which are copied, for modules with any custom connector.
-        module_ids: Modules to make; None for all.
+        connectors: Module id -> all connectors, which are copied, for modules with at least one custom connector.
+        module_ids: Modules to build; None for all.
 
     Returns:
         The options, and a dict of module id -> parts.
@@ -57,7 +57,7 @@ def parts_from(
     """
     check_keys("the saved policies", saved, KEYS)
     if whole_number("the version of policies", saved["version"]) != VERSION:
-        raise ConfigError(f"policies were saved in version {saved['version']}, but this fastmarl reads {VERSION}")
+        raise ConfigError(f"policies were saved in format {saved['version']}, but this fastmarl reads {VERSION}")
     options = _options(saved["options"])
     check_mapping("the saved modules", saved["modules"])
     check_mapping("the saved weights", weights)
@@ -86,7 +86,6 @@ def parts_from(
 
 
 def _chosen(saved: Mapping[str, Any], module_ids: Collection[str] | None) -> dict[str, Any]:
-    """Return the saved data of the chosen modules."""
     if module_ids is not None:
         is_list = isinstance(module_ids, Collection) and not isinstance(module_ids, (str, bytes)) and len(module_ids)
         if not is_list or not all(isinstance(each, str) and each in saved for each in module_ids):
@@ -101,7 +100,7 @@ def _chosen(saved: Mapping[str, Any], module_ids: Collection[str] | None) -> dic
 def _check_objects(
     entries: Mapping[str, Any], modules: Mapping[str, Any], connectors: Mapping[str, Any], may_choose: bool
 ) -> None:
-    """Raise a ConfigError that names all objects that are neither in the checkpoint nor given."""
+    """Raise a ConfigError that lists all objects that are neither in the checkpoint nor passed."""
     nets = {id_: entry["class"] for id_, entry in entries.items() if entry["default"] is None and id_ not in modules}
     pieces = {
         id_: saved_connectors(id_, entry)
@@ -112,7 +111,7 @@ def _check_objects(
     if nets:
         which = ", ".join(f"module {module_id!r} is a {name}" for module_id, name in nets.items())
         problems.append(f"{which}, not a default network of fastmarl, so the checkpoint has only its weights; in "
-                        f"Python, pass modules={{{_dots(nets)}}} with a module of that class, which gets these weights"
+                        f"Python, pass modules={{{_dots(nets)}}} with a module of that class to load them into"
                         )  # fmt: skip
     if pieces:
         which = ", ".join(
@@ -120,11 +119,11 @@ def _check_objects(
             f"{[each['class'] for each in saved if each['arguments'] is None]}"
             for module_id, saved in pieces.items()
         )
-        problems.append(f"{which} are not fastmarl's own (or are for ids that differ in no text) and can't be made "
-                        f"from the checkpoint; pass connectors={{{_dots(pieces)}}} with all of a module's connectors, "
-                        f"in order")  # fmt: skip
+        problems.append(f"{which} are not part of fastmarl (or have ids with equal text) and can't be rebuilt from the "
+                        f"checkpoint; pass connectors={{{_dots(pieces)}}} with all of a module's connectors, in order"
+                        )  # fmt: skip
     if problems:
-        way = "; to load some of the modules alone, pass module_ids=[...]" if may_choose else ""
+        way = "; to load only some of the modules, pass module_ids=[...]" if may_choose else ""
         raise ConfigError("; ".join(problems) + way)
 
 
@@ -140,7 +139,6 @@ def _made(
     given: torch.nn.Module | None,
     weights: Mapping[str, Any],
 ) -> ModuleParts:
-    """Make a module with its weights and connectors."""
     try:
         of_module = _made_connectors(module_id, entry, options, connectors)
         module = _made_module(module_id, entry, of_module, given)
@@ -193,7 +191,7 @@ def _made_connector(saved: Mapping[str, Any]) -> ConnectorPiece:
 def _made_module(
     module_id: str, entry: Mapping[str, Any], connectors: ModuleConnectors, given: torch.nn.Module | None
 ) -> RLModule:
-    """Copy the given module, or make a default network."""
+    """Copy the given module, or build a default network."""
     action_space = space_from_plain(entry["action_space"])
     if given is None:
         return _made_default(module_id, entry, action_space)
@@ -217,6 +215,7 @@ def _made_default(module_id: str, entry: Mapping[str, Any], action_space: Any) -
             model_config=saved["model_config"],
         )
     if layers_of(module) != saved["layers"]:
-        raise ConfigError(f"module {module_id!r} is a default network whose layers were replaced, so it can't be made "
-                          f"from the checkpoint; pass modules={{{module_id!r}: ...}} with such a module")  # fmt: skip
+        raise ConfigError(f"module {module_id!r} is a default network whose layers were replaced, so it can't be "
+                          f"rebuilt from the checkpoint; pass modules={{{module_id!r}: ...}} with such a module"
+                          )  # fmt: skip
     return module

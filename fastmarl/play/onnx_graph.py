@@ -1,4 +1,4 @@
-"""A greedy policy as a torch module that only takes tensors, and its export to ONNX."""
+"""A greedy policy as a torch module that takes only tensors, and its export to ONNX."""
 
 import os
 import warnings
@@ -40,7 +40,7 @@ class GreedyGraph(nn.Module):
     Args:
         parts: The module and its connectors.
         options: Options of the runner.
-        takes_mask: Add an input for action masks [n, choices].
+        takes_mask: True to add an input for action masks [n, choices].
 
     Attributes:
         inputs: Name -> example input with two rows, in order.
@@ -59,14 +59,15 @@ class GreedyGraph(nn.Module):
         sent_space = parts.connectors.sent_space
         self._raw_layout = parts.connectors.sent_layout
         if any(leaf.dtype == object for leaf in self._raw_layout.leaves):
-            raise ConfigError(f"ONNX takes only arrays, but the observation space {sent_space} has other parts")
+            raise ConfigError(f"ONNX supports only arrays, but the observation space {sent_space} has other parts")
         self._connectors = _layers_of(parts.connectors.connectors, sent_space)
         self._layout = parts.connectors.layout
         key = mask_key(sent_space, self._action_space)
         paths = [leaf.path for leaf in self._raw_layout.leaves]
         self._masks = [i for i, path in enumerate(paths) if key is not None and path[:1] == (key,)]
         if takes_mask and (self._masks or not choices_of(self._action_space)):
-            raise ConfigError(f"there is no action_mask beside observations of {sent_space} for {self._action_space}")
+            raise ConfigError(f"action_mask can't be an input for observations {sent_space}, actions "
+                              f"{self._action_space}")  # fmt: skip
         self._takes_mask = takes_mask
         self._initial = parts.module.get_initial_state() if parts.module.is_stateful() else None
         self._actions = nn.ModuleList([_EnvAction(space, options) for space in leaf_spaces(self._action_space)])
@@ -232,7 +233,7 @@ def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
             )
     except Exception as error:  # torch raises many exception types
         name = type(graph.module._net()).__name__
-        raise ConfigError(f"torch.onnx can't make a graph of the module, of class {name}: {error}") from error
+        raise ConfigError(f"torch.onnx can't export the module of class {name}: {error}") from error
     assert program is not None
     program.save(os.fspath(path))
 
@@ -266,7 +267,7 @@ def _layers_of(connectors: Sequence[Any], space: gym.Space) -> nn.ModuleList:
             space = gym.spaces.flatten_space(space)
         elif type(connector) not in (GetActions, NormalizeAndClipActions):
             raise ConfigError(f"{class_name(connector)} can't be part of an ONNX graph: only MeanStdFilter and "
-                              f"FlattenObservations can; others read an agent's earlier steps, or change its "
+                              f"FlattenObservations can, since others may read an agent's earlier steps or change its "
                               f"actions")  # fmt: skip
     return layers
 
@@ -280,7 +281,7 @@ def _flat_part(space: Any) -> nn.Module:
 
 
 def _name(what: str, path: tuple) -> str:
-    """Join a path to a name such as "obs.position.0"."""
+    """Join a path into a name such as "obs.position.0"."""
     return ".".join(map(str, (what, *path)))
 
 
@@ -288,7 +289,7 @@ def _distinct(names: list[str]) -> list[str]:
     """Return the names; raise ConfigError if two are equal, such as key "a.b" and key "b" nested in "a"."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"two inputs or outputs of the graph have the name {twice[0]!r}: keys of nested spaces are "
-                          f"joined by dots; rename a key")  # fmt: skip
+                          f"joined with dots; rename a key")  # fmt: skip
     return names
 
 

@@ -68,7 +68,7 @@ class Policy:
             raise ConfigError(f"policy_mapping_fn must be a function, (agent_id, episode) -> module id, got "
                               f"{shown(policy_mapping_fn)}")  # fmt: skip
         if not (seed is None or (is_integer(seed) and seed >= 0)):
-            raise ConfigError(f"seed must be None or an integer of at least 0, got {shown(seed)}")
+            raise ConfigError(f"seed must be None or an integer >= 0, got {shown(seed)}")
         if policy_mapping_fn is not None and (reason := misfit(policy_mapping_fn, "agent_id", None)):
             raise ConfigError(f"policy_mapping_fn is called as f(agent_id, episode): {reason}")
         sequence = np.random.SeedSequence(seed)
@@ -95,7 +95,7 @@ class Policy:
             seed: Seed for sampling with `explore=True`, at least 0; None for different samples each time.
 
         Raises:
-            ConfigError: If `runner` is not a runner, or the seed is not None or an integer of at least 0.
+            ConfigError: If `runner` is not a runner, or the seed is neither None nor an integer >= 0.
         """
         if not isinstance(getattr(runner, "config", None), EnvRunnerConfig):
             raise ConfigError(f"expected a fastmarl.MultiAgentEnvRunner, got {type(runner).__name__}")
@@ -117,14 +117,14 @@ class Policy:
     ) -> Self:
         """Create a policy from a directory written by `save_to_path()` of a runner.
 
-        Default networks and fastmarl connectors are rebuilt from the checkpoint. Objects of other classes must be given
-        and are copied. The given modules also receive the saved weights, so do not pass modules of a runner in
+        Default networks and fastmarl connectors are rebuilt from the checkpoint. Objects of other classes must be
+        passed and are copied. The passed modules also receive the saved weights, so do not pass modules of a runner in
         training.
 
         Args:
             path: Directory of the checkpoint.
             modules: Module id -> an object of the module class, into which the saved weights are loaded. An object
-                given for several modules keeps the weights of the last one.
+                passed for several modules keeps the weights of the last one.
             module_ids: Ids of the modules to load, for example from a league; None for all. Others need no objects.
             connectors: Module id -> all connectors of the module, in order.
             policy_mapping_fn: Function (agent_id, episode) -> module id, called with None as the episode, once per
@@ -133,24 +133,24 @@ class Policy:
 
         Raises:
             CheckpointError: If the directory is missing, damaged, or was written by another version; or a custom module
-                or connector was not given or does not match the saved one.
+                or connector was not passed or does not match the saved one.
             ConfigError: If the mapping function or the seed is invalid.
         """
         state = load_state(path)
         saved = state.get(SAVED) if isinstance(state, dict) else None
         if saved is None:
-            raise CheckpointError(f"{path} was not written by a runner, or by a fastmarl that saved no policies; "
-                                  f"restore it into a runner and use Policy.from_runner()")  # fmt: skip
+            raise CheckpointError(f"{path} was not written by a runner, or by a fastmarl version that saved no "
+                                  f"policies; restore it into a runner and use Policy.from_runner()")  # fmt: skip
         version = saved.get("version") if isinstance(saved, dict) else None
         if isinstance(version, int) and version > VERSION:
-            raise CheckpointError(f"{path} was written by a newer fastmarl (version {version} of policies, this one "
+            raise CheckpointError(f"{path} was written by a newer fastmarl (policy format {version}, but this version "
                                   f"reads up to {VERSION}); upgrade fastmarl")  # fmt: skip
         try:
             weights = state["rl_module"]
             learned = {option: state.get(option, {}) for option in CONNECTOR_OPTIONS}
             options, parts = parts_from(saved, weights, learned, modules or {}, connectors or {}, module_ids)
         except (ConfigError, KeyError) as error:
-            raise CheckpointError(f"no policy can be made from {path}: {error}") from error
+            raise CheckpointError(f"can't create a policy from {path}: {error}") from error
         return cls(options, parts, policy_mapping_fn, seed)
 
     def __repr__(self) -> str:
@@ -158,7 +158,7 @@ class Policy:
 
     def __reduce__(self) -> NoReturn:
         """Raise ConfigError, because compiled code stores agent data, which cannot be copied."""
-        raise ConfigError("a Policy can't be copied or pickled; make one for each thread or process, with "
+        raise ConfigError("a Policy can't be copied or pickled; create one per thread or process with "
                           "Policy.from_checkpoint() or Policy.from_runner()")  # fmt: skip
 
     @property
@@ -193,7 +193,7 @@ class Policy:
         Args:
             path: File to write.
             module_id: Id of the module; None for the only module.
-            action_mask: Add an input for action masks, for agents whose masks are not in their observations.
+            action_mask: True to add an input for action masks, for agents whose masks are not in their observations.
 
         Raises:
             ConfigError: If the module or one of its connectors cannot be exported, or `module_id` is missing or
@@ -233,8 +233,8 @@ class Policy:
             reward: Reward since the last observation of the agent, for connectors that pass it to the module.
             action_mask: Array of numbers in which 0 excludes a choice, for agents whose masks are not in observations.
             state: None if the policy keeps the history of the agent. If the caller keeps it, {} for the first
-                observation, and then the state returned with the last action, which `checkpoint.save_state()` can
-                store.
+                observation and the state returned with the last action for all others; `checkpoint.save_state()` can
+                store it.
             explore: True to sample the action, False for the most likely action.
 
         Returns:
@@ -278,7 +278,7 @@ class Policy:
     ) -> dict[Any, Any]:
         """Return agent id -> action for several agents, with one forward pass per module.
 
-        Large batches add numbers in a different order than a single row, so results may differ from `act()` in the last
+        Large batches sum numbers in a different order than a single row, so results may differ from `act()` in the last
         digits.
 
         Args:
@@ -291,7 +291,7 @@ class Policy:
             explore: True to sample actions, False for the most likely actions.
 
         Raises:
-            FastmarlError: As in `act()`; agents of modules that ran before the error have then acted.
+            FastmarlError: As in `act()`; agents of modules that ran before the error have already acted.
         """
         if self._is_busy:
             raise _busy("act_batch()")
@@ -350,7 +350,7 @@ class Policy:
 
 
 def _busy(method: str) -> PolicyBusyError:
-    return PolicyBusyError(f"{method} was called during another call; create a Policy for each thread")
+    return PolicyBusyError(f"{method} was called during another call; create one Policy per thread")
 
 
 def _without_env(error: MultiAgentEnvError) -> MultiAgentEnvError:

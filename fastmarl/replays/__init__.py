@@ -1,4 +1,4 @@
-"""Flight recorder that records the actions and seeds of a run, replays any episode from them, and makes videos."""
+"""Flight recorder, which records the actions and seeds of a run, replays any episode from them, and renders videos."""
 
 from fastmarl.replays.playback import Replay, replay
 from fastmarl.replays.recording import RecordedEpisode, Recording

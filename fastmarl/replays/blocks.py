@@ -49,7 +49,7 @@ def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: 
 
 
 def _sealed(fields: bytes) -> bytes:
-    """Append its checksum to a head, so that a damaged length is not mistaken for a truncated block."""
+    """Append a checksum to a head, so that a damaged length is not mistaken for a truncated block."""
     return fields + zlib.crc32(fields).to_bytes(4, "little")
 
 
@@ -120,8 +120,8 @@ def blocks_in(path: Path) -> Iterator[tuple[FileBlock, Arrays]]:
 
 
 def cant_read(path: Path, error: OSError) -> RecordingError:
-    """Make a RecordingError from an OSError."""
-    return RecordingError(f"can't read {path}, of a record of actions: {error.strerror or error}")
+    """Convert an OSError to a RecordingError."""
+    return RecordingError(f"can't read {path} in a record of actions: {error.strerror or error}")
 
 
 def _damaged(path: Path, offset: int) -> RecordingError:
@@ -137,10 +137,10 @@ def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> tuple[FileB
     magic, n_header, n_first, n_second, *checksums = FIELDS.unpack(fields)
     if magic != MAGIC:
         raise RecordingError(f"{path}: expected a block of a record of actions at byte {offset}, got {head[:4]!r}; "
-                             f"to read what is before that, cut the file off there")  # fmt: skip
+                             f"to read the blocks before it, truncate the file there")  # fmt: skip
     if head != _sealed(fields):
-        raise RecordingError(f"{path}: the head of the block at byte {offset} is damaged; to read what is before that, "
-                             f"cut the file off there")  # fmt: skip
+        raise RecordingError(f"{path}: the head of the block at byte {offset} is damaged; to read the blocks before "
+                             f"it, truncate the file there")  # fmt: skip
     if offset + HEAD_BYTES + n_first + n_second > size:
         return None
     first = file.read(n_first)

@@ -1,4 +1,4 @@
-"""The part of a record that a call of `sample()` adds, with the actions of each episode and fingerprints.
+"""The part of a record added by a single call of `sample()`: actions and fingerprints of each episode.
 
 Replays compare the fingerprints of observations and rewards. Axes in names: C chunk, T entry (a stay of an agent in a
 chunk), N row that acted or was observed.
@@ -21,11 +21,11 @@ from fastmarl.core.spaces.values import narrowest
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.store import RowStore
 
-ID_BYTES, RUN_BYTES = 16, 10  # of an episode id, and of the prefix shared by the ids of a run
+ID_BYTES, RUN_BYTES = 16, 10  # bytes of an episode id, and of the prefix shared by all ids of a run
 OF_CHUNKS = ("env", "from", "to", "flags", "seed", "lanes")
 LISTED = (*OF_CHUNKS, "number")  # arrays read to find episodes
 OF_ENTRIES = ("agent", "module", "done", "acted", "came", "acts_from", "comes_at")
-MOST_FIRST_KEYS = 1024  # a leaf path is hashed to its first key, so that the order of leaves is irrelevant
+MOST_FIRST_KEYS = 1024  # the hash of a leaf's path selects its first key, so the order of leaves is irrelevant
 WORDS = {8: np.uint64, 4: np.uint32, 1: np.uint8}
 
 
@@ -98,8 +98,8 @@ def _numbered(id_T: Sequence[Hashable], lanes: np.ndarray) -> tuple[np.ndarray, 
 def _name(agent_id: Hashable) -> str:
     name = repr(agent_id)
     if " at 0x" in name:
-        raise RecordingError(f"record_actions knows agents by the repr() of their ids, but {name} contains "
-                             f"an address in memory; use strings, numbers or tuples, or give "
+        raise RecordingError(f"record_actions identifies agents by the repr() of their ids, but {name} contains "
+                             f"a memory address; use strings, numbers or tuples, or give "
                              f"{type(agent_id).__name__} a __repr__()")  # fmt: skip
     return name
 
@@ -110,7 +110,7 @@ def _check_distinct(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[Ha
     chunk_T = np.repeat(np.arange(len(lanes)), lanes).tolist()
     for chunk, number, agent_id in zip(chunk_T, agent_T, id_T, strict=True):
         if seen.setdefault((chunk, number), agent_id) != agent_id:
-            raise RecordingError(f"record_actions knows agents by the repr() of their ids, but two agents of one "
+            raise RecordingError(f"record_actions identifies agents by the repr() of their ids, but two agents of an "
                                  f"episode are {agent_id!r}; give {type(agent_id).__name__} a __repr__() that "
                                  f"distinguishes them")  # fmt: skip
 
@@ -129,7 +129,7 @@ def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:
 
 
 def _numbers(notes: UnreadChunks) -> np.ndarray:
-    """Return the numbers of all chunks, int64 [n, 7], with lane counts instead of their cumulative sums at the end."""
+    """Return the numbers of all chunks, int64 [n, 7], with lane counts, not cumulative sums, in the last column."""
     numbers = notes.numbers[: len(notes)].copy()
     numbers[1:, -1] -= numbers[:-1, -1].copy()
     return numbers

@@ -73,7 +73,7 @@ def env_config_in(meta: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         return dict(ast.literal_eval(meta["env_config"]))
     except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise RecordingError(f"a record's env_config can't be read ({error!r:.200}); give it again: "
+        raise RecordingError(f"can't read the recorded env_config ({error!r:.200}); pass it again: "
                              f"replay(..., env_config=...)") from error  # fmt: skip
 
 
@@ -122,8 +122,8 @@ def checked(meta: Any, path: Any) -> dict[str, Any]:
     if number != FORMAT:
         versions = meta.get("versions") if isinstance(meta, dict) else None
         writer = versions.get("fastmarl") if isinstance(versions, dict) else None
-        way_out = f"; fastmarl {writer} wrote it, and can read it" if writer else ""
-        raise RecordingError(f"{path} does not describe a record of actions that fastmarl {__version__} reads: "
+        way_out = f"; read it with fastmarl {writer}, which wrote it" if writer else ""
+        raise RecordingError(f"{path} does not describe a record of actions that fastmarl {__version__} can read: "
                              f"expected format {FORMAT}, got {number!r}{way_out}")  # fmt: skip
     try:
         return renamed(check_seal(meta))

@@ -29,7 +29,7 @@ from fastmarl.replays.scene import ReplayStep, Scene
 
 @public("fastmarl.replays")
 class Replay:
-    """Replays an episode. A single iteration yields a `ReplayStep` for the reset and for each env step.
+    """Replays an episode. It can be iterated over once, and yields a `ReplayStep` for the reset and each env step.
 
     ```python
     with Replay(Recording("runs/1"), 17) as replay:
@@ -42,7 +42,7 @@ class Replay:
         recording: Directory of the record, or a `Recording` of it.
         episode: Index or id of the episode.
         env: Replacement of the recorded env, as in `EnvRunnerConfig`; required if the record names a class or function
-            not used yet in this program.
+            that this program has not used yet.
         env_config: Options to merge into the recorded `env_config`.
         render_mode: Render mode to add to `env_config` unless it has one; None adds none.
 
@@ -85,7 +85,7 @@ class Replay:
         except Exception as another:
             if error is None:
                 raise
-            error.add_note(f"fastmarl: close() of the env raised {another!r:.200}, too")
+            error.add_note(f"fastmarl: close() of the env also raised {another!r:.200}")
 
     @exits_as_errors()
     def close(self) -> None:
@@ -107,20 +107,22 @@ class Replay:
         if not self.chunks:
             raise RecordingError(f"episode {self.recorded.number} has no recorded env steps")
         if len(self.chunks) != 1:
-            raise RecordingError(f"episode {self.recorded.number} has {len(self.chunks)} chunks, as agents "
-                                 f"respawned in it; use `chunks`")  # fmt: skip
+            raise RecordingError(f"episode {self.recorded.number} has {len(self.chunks)} chunks, because "
+                                 f"agents respawned; use `chunks`")  # fmt: skip
         return self.chunks[0]
 
     @property
     def chunks(self) -> list[MultiAgentEpisode]:
-        """Chunks of the episode (one unless agents respawned); RecordingError before the end of the replay."""
+        """Chunks of the episode (one unless agents respawned); raises RecordingError before the end of the replay."""
         if self._scene.chunks is None:
-            raise RecordingError(f"episode {self.recorded.number} has not been played to its end; iterate over it")
+            raise RecordingError(
+                f"episode {self.recorded.number} has not been replayed to its end; iterate over it first"
+            )
         return self._scene.chunks
 
     def __iter__(self) -> Iterator[ReplayStep]:
         if self._begun or self.env is None:
-            raise RecordingError("an episode is replayed once, and not after close(); make another Replay")
+            raise RecordingError("a Replay can be iterated over only once, and not after close(); create a new one")
         self._begun = True
         yield from self._scene.play(self.env)
 
@@ -138,10 +140,10 @@ def replay(
     """Replay a recorded episode and compare observations, rewards and ends with the record at every step.
 
     Args:
-        run: Directory given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
+        run: Directory passed to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
         episode: Index or id of the episode.
         env: Replacement of the recorded env, as in `EnvRunnerConfig`; required if the record names a class or function
-            not used yet in this program.
+            that this program has not used yet.
         env_config: Options to merge into the recorded `env_config`.
         video: Path of an mp4 file to write; needs the extra `video`.
         fps: Frames per second; None for `metadata["render_fps"]` of the env, or 30.
@@ -183,7 +185,7 @@ def _make_env(
         env = time_limited(env, meta["max_steps"])
     config = env_config_in(meta)
     if config is None and not given:
-        raise RecordingError(f"the env_config of the record in {folder} could not be recorded; give it again: "
+        raise RecordingError(f"the env_config of the record in {folder} could not be recorded; pass it again: "
                              f"replay(..., env_config=...)")  # fmt: skip
     mode = {} if render_mode is None else {"render_mode": render_mode}
     context = EnvContext(
@@ -202,12 +204,12 @@ def _named_env(folder: Path, meta: Mapping[str, Any]) -> str:
     """Return the name of the recorded env; raise RecordingError if there is none or it might name any function."""
     name = meta["env"]
     if name is None:
-        raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was given as an "
-                             f"object; give it again: replay(..., env=...)")  # fmt: skip
+        raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was passed as an "
+                             f"object; pass it again: replay(..., env=...)")  # fmt: skip
     if not may_be_named_by_a_file(name):
         raise RecordingError(f"the record in {folder} names {name!r} as its env, which this program has not used yet. "
-                             f"Files may come from others, so such names are not imported. If you trust it, "
-                             f"name it yourself: replay(..., env={name!r}), or --env {name} on the command "
+                             f"Records may be untrusted, so such names are not imported. If you trust it, "
+                             f"pass it yourself: replay(..., env={name!r}), or --env {name} on the command "
                              f"line")  # fmt: skip
     return name
 
@@ -295,7 +297,7 @@ class SingleOfBatch:
 
 
 def _check_choices(agent: Hashable, action: np.ndarray, space: gym.Space) -> None:
-    """Raise RecordingError for numbers outside the space, which compiled envs might use as indices."""
+    """Raise RecordingError for an action outside a discrete space, which compiled envs might use as an index."""
     if not isinstance(space, gym.spaces.Box) and not space.contains(action):
         raise RecordingError(f"agent {agent!r} has the recorded action {action}, which is not in {space}; was the "
-                             f"env changed, or another env_config given?")  # fmt: skip
+                             f"env changed, or another env_config passed?")  # fmt: skip

@@ -55,7 +55,7 @@ class RecordedEpisode:
         is_terminated: True if the episode terminated.
         is_truncated: True if the episode was truncated. If it neither terminated nor was truncated, it was dropped or
             still running when the record ended.
-        is_failed: True if its env failed, so that the episode was cut.
+        is_failed: True if its env failed, which cut the episode short.
         missing: Reason why the episode cannot be replayed, or "".
         parts: Its parts in the blocks of the record, in order.
     """
@@ -114,7 +114,7 @@ class Recording:
     complete blocks are visible.
 
     Args:
-        folder: Directory given to `record_actions`.
+        folder: Directory passed as `record_actions`.
 
     Raises:
         RecordingError: If the directory contains no record, or a file is damaged.
@@ -124,9 +124,9 @@ class Recording:
         self.folder = Path(folder)
         files = sorted(self.folder.glob("*.actions"))
         if not files:
-            what = "is not a folder" if not self.folder.is_dir() else "has no record of actions"
-            raise RecordingError(f"{os.fspath(folder)!r} {what}; a runner with EnvRunnerConfig(record_actions=folder) "
-                                 f"writes one")  # fmt: skip
+            what = "is not a folder" if not self.folder.is_dir() else "contains no record of actions"
+            raise RecordingError(f"{os.fspath(folder)!r} {what}; to write one, use a runner with "
+                                 f"EnvRunnerConfig(record_actions=folder)")  # fmt: skip
         self._numbers = itertools.count()
         pieces: dict[str, list[_Piece]] = {}
         for path in files:
@@ -152,8 +152,8 @@ class Recording:
         """Return an episode; raise RecordingError if no episode has this index or id, or several have this id."""
         if isinstance(episode, str) and (of_id := self._by_id.get(episode)):
             if len(of_id) > 1:
-                raise RecordingError(f"{self.folder} has several histories of episode {episode!r}, as runners restored "
-                                     f"states within it; give one of the numbers "
+                raise RecordingError(f"{self.folder} has several histories of episode {episode!r}, because runners "
+                                     f"restored states within it; pass one of the indices "
                                      f"{[each.number for each in of_id]}")  # fmt: skip
             return of_id[0]
         try:
@@ -161,7 +161,7 @@ class Recording:
         except (TypeError, ValueError):
             number = -1
         if not 0 <= number < len(self.episodes):
-            raise RecordingError(f"{self.folder} has no episode {episode!r}: give an id, or a number below "
+            raise RecordingError(f"{self.folder} has no episode {episode!r}; pass an id, or an index below "
                                  f"{len(self.episodes)}; `fastmarl replay {self.folder}` lists them")  # fmt: skip
         return self.episodes[number]
 
@@ -171,7 +171,7 @@ class Recording:
         except FileNotFoundError:
             if path.exists() and path.stat().st_size == 0:  # its runner was killed before it wrote anything
                 return
-            raise RecordingError(f"{path} lacks its description, {path.with_suffix('.json').name}") from None
+            raise RecordingError(f"{path} has no description file {path.with_suffix('.json').name}") from None
         except ValueError as error:
             raise RecordingError(f"{path.with_suffix('.json')} is damaged: {error}") from error
         except OSError as error:
@@ -216,7 +216,7 @@ class _Piece:
         env_index: Index of the env in the runner.
         reset_seed: Seed of the env reset.
         previous: The previous piece of the same episode in the same file.
-        parts: Its parts, which are several if agents respawned.
+        parts: Its parts; several if agents respawned.
     """
 
     id_: str
@@ -245,7 +245,7 @@ class _Piece:
         return self.previous is None or not self.previous.leads_to(self)
 
     def leads_to(self, later: _Piece) -> bool:
-        """Return whether `later` may be the continuation of this piece."""
+        """Return whether `later` could be the continuation of this piece."""
         return self.end == later.begin and not self.parts[-1].flags
 
 
@@ -289,7 +289,7 @@ def _episode(line: list[_Piece]) -> RecordedEpisode:
     flags, at, missing = 0, 0, ""
     for part in sorted(parts, key=lambda each: (each.begin, each.end)):
         if part.begin > at:
-            missing = (f"the env steps {at} to {part.begin} were not recorded here; are they in another folder, or "
+            missing = (f"env steps {at} to {part.begin} were not recorded here; are they in another folder, or "
                        f"lost because of a full disk?")  # fmt: skip
         at = max(at, part.end)
         flags |= part.flags

@@ -1,4 +1,4 @@
-"""Steps of an env with recorded actions, whose results are compared with the record."""
+"""Replay of recorded actions in an env, comparing the results with the record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fastmarl.replays.fragment import fragment_of
 from fastmarl.replays.meta import changed_versions
 from fastmarl.replays.recording import EpisodeActions, RecordedEpisode, add_part
 
-NOT_THE_SAME = "an env whose seed does not determine it can't be replayed, see check_env(); was it changed since?"
+NOT_THE_SAME = "replays need envs that are determined by their seed, see check_env(); was the env changed?"
 
 
 @public("fastmarl.replays")
@@ -38,7 +38,7 @@ class ReplayStep(NamedTuple):
     Attributes:
         env_t: Number of env steps since the reset.
         actions: Agent id -> action that the env received; empty for the reset.
-        observations: Agent id -> observation, unchanged from the env, as all results are.
+        observations: Agent id -> observation, as returned by the env, like all results.
         rewards: Agent id -> reward.
         terminateds: Agent id or "__all__" -> termination flag.
         truncateds: Agent id or "__all__" -> truncation flag.
@@ -121,8 +121,8 @@ class Scene:
             spaces = [s for agent, s in self._spaces.items() if self._actions.module_of.get(repr(agent)) == module_id]
             space = spaces[0][0] if spaces else getattr(self._env, "observation_space", None)
             if not isinstance(space, gym.Space):
-                raise RecordingError(f"the record has module {module_id!r}, but the env has none of its agents: "
-                                     f"{list(self._spaces)!r:.200}; was another env given?")  # fmt: skip
+                raise RecordingError(f"the record has module {module_id!r}, but the env has none of its agents, only "
+                                     f"{list(self._spaces)!r:.200}; was a different env passed?")  # fmt: skip
             layouts.append(_layout_as(RowLayout(space), form["obs"], module_id))
         return layouts
 
@@ -173,15 +173,15 @@ class Scene:
         acting = {table.agent_ids[lane]: lane for lane in table.envs[0].acting()}
         if {repr(agent) for agent in acting} != set(recorded):
             self._look_for_differences(is_over=False)
-            raise self._differs(env_t, f"the agents that act are {sorted(map(repr, acting))}, but recorded are "
+            raise self._differs(env_t, f"the acting agents are {sorted(map(repr, acting))}, but the record has "
                                        f"{sorted(recorded)}")  # fmt: skip
         by_agent = {agent: recorded[repr(agent)][1] for agent in acting}
         for agent, action in by_agent.items():
             if not self._form(agent).fits(action):
                 form = [(leaf.dtype.str, leaf.shape[1:]) for leaf in action]
                 raise RecordingError(f"the action space of agent {agent!r}, {self._spaces_of(0, agent)[1]}, does not "
-                                     f"fit the recorded actions, {form!r:.300}; was the env changed, or another "
-                                     f"env_config given?")  # fmt: skip
+                                     f"match the recorded actions, {form!r:.300}; was the env changed, or another "
+                                     f"env_config passed?")  # fmt: skip
         for module in store.active:
             first, end = store.acting_from[module], store.rows[module].n
             if first < end:
@@ -224,11 +224,11 @@ class Scene:
     def _check_end(self, flags: int) -> None:
         recorded = self._recorded
         if flags and self._env_t < recorded.length:
-            raise self._differs(self._env_t, f"the episode ends, but its record has {recorded.length} env steps")
+            raise self._differs(self._env_t, f"the episode ended, but the record has {recorded.length} env steps")
         if recorded.is_failed or (not flags and not recorded.is_done):
             return
         if (bool(flags & TERMINATED), bool(flags & TRUNCATED)) != (recorded.is_terminated, recorded.is_truncated):
-            raise self._differs(self._env_t, f"the episode's end differs from the record, {recorded.end}")
+            raise self._differs(self._env_t, f"the end of the episode differs from the recorded one, {recorded.end}")
 
     def _differs(self, env_t: int, problem: str) -> ReplayError:
         if changed := changed_versions(self._recorded.meta):
@@ -245,7 +245,7 @@ def _layout_as(layout: RowLayout, form: list[Any], module_id: str) -> RowLayout:
     recorded = {path: (np.dtype(dtype), tuple(shape)) for path, dtype, shape in form}
     here = {repr(leaf.path): leaf.shape for leaf in layout.leaves}
     if {path: shape for path, (_, shape) in recorded.items()} != here:
-        raise RecordingError(f"the agents of module {module_id!r} observe {layout.space}, which does not fit the "
-                             f"record: {form!r:.300}; was the env changed, or another env_config given?")  # fmt: skip
+        raise RecordingError(f"the agents of module {module_id!r} observe {layout.space}, which does not match the "
+                             f"record: {form!r:.300}; was the env changed, or another env_config passed?")  # fmt: skip
     layout.leaves = tuple(replaced(leaf, dtype=recorded[repr(leaf.path)][0]) for leaf in layout.leaves)
     return layout

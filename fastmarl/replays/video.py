@@ -21,8 +21,8 @@ from fastmarl.core.errors.packages import how_to_install
 from fastmarl.core.objects.public import public
 
 USUAL_FPS = 30  # as in Gymnasium
-FFMPEG_TIMEOUT_S = 60  # time for the last frames
-NO_IMAGE = 'make the env with render_mode="rgb_array", as in env_config={"render_mode": "rgb_array"}'
+FFMPEG_TIMEOUT_S = 60  # for writing the last frames, and for checking the file
+NO_IMAGE = 'create the env with render_mode="rgb_array", as in env_config={"render_mode": "rgb_array"}'
 
 
 class VideoFile:
@@ -34,16 +34,16 @@ class VideoFile:
         overwrite: Replace an existing file; if False, append a number to the new one, as in "film-2.mp4".
 
     Raises:
-        ConfigError: If the path does not end in .mp4, `fps` is not a number above 0, or imageio-ffmpeg is not
+        ConfigError: If the path does not end in .mp4, `fps` is not a positive number, or imageio-ffmpeg is not
             installed.
     """
 
     def __init__(self, path: str | os.PathLike, fps: float, *, overwrite: bool = True):
         self._path, self._overwrites = Path(path), overwrite
         if self._path.suffix.lower() != ".mp4":
-            raise ConfigError(f"a video's path must end in .mp4, got {os.fspath(path)!r}")
+            raise ConfigError(f"the path of a video must end in .mp4, got {os.fspath(path)!r}")
         if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < math.inf:
-            raise ConfigError(f"fps must be a number above 0, got {fps!r}")
+            raise ConfigError(f"fps must be a positive number, got {fps!r}")
         try:
             import imageio_ffmpeg
         except ImportError as error:
@@ -79,11 +79,11 @@ class VideoFile:
             # Runs when the object is destroyed unless `close()` was called.
             self._give_up = weakref.finalize(self, _give_up, self._writer, self._part, os.getpid())
         if frame.shape != self._shape:
-            raise ConfigError(f"a video's frames must have one size, got {frame.shape} after {self._shape}")
+            raise ConfigError(f"all frames of a video must have the same shape, got {frame.shape} after {self._shape}")
         try:
             self._writer.send(_even(frame))
         except OSError as error:
-            raise self._failed("it has ended") from error
+            raise self._failed("it has exited") from error
 
     def finish(self) -> None:
         """Complete the video after the last frame.
@@ -93,7 +93,7 @@ class VideoFile:
             RecordingError: If the video cannot be written.
         """
         if self._writer is None:
-            raise ConfigError(f"{self._path} would have no frames")
+            raise ConfigError(f"no frames were added to {self._path}")
         try:
             self._writer.close()
             self._check()
@@ -109,9 +109,9 @@ class VideoFile:
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=FFMPEG_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
-            raise self._failed(f"it did not read the file in {FFMPEG_TIMEOUT_S} s") from error
+            raise self._failed(f"it did not read the file back within {FFMPEG_TIMEOUT_S} s") from error
         if done.returncode or done.stderr:
-            raise self._failed("its file is incomplete")
+            raise self._failed("the file is incomplete")
 
     def _failed(self, problem: str) -> RecordingError:
         return RecordingError(f"ffmpeg could not write {self._path}: {problem}; see its messages on stderr. Is the "
@@ -132,7 +132,7 @@ def _give_up(writer: Any, part: Path, pid: int) -> None:
 
 
 def _part_of(path: Path) -> Path:
-    """Return the path of a video while it is incomplete."""
+    """Return the temporary path of an incomplete video."""
     return path.with_name(f".{path.stem}.part.mp4")
 
 
@@ -179,8 +179,8 @@ def frame_of(env: Any) -> np.ndarray:
             f"expected {_name(env)}.render() to return an array [height, width, 3], got {got}; {NO_IMAGE}"
         )
     if frame.dtype != np.uint8:
-        raise ConfigError(f"expected {_name(env)}.render() to return an array of uint8, from 0 to 255, got one of "
-                          f"{frame.dtype} from {frame.min()} to {frame.max()}; have the env convert it")  # fmt: skip
+        raise ConfigError(f"expected {_name(env)}.render() to return an array of uint8, from 0 to 255, got "
+                          f"{frame.dtype} from {frame.min()} to {frame.max()}; convert it in the env")  # fmt: skip
     return np.ascontiguousarray(frame[..., :3])
 
 
@@ -246,7 +246,7 @@ class VideoCallback(Callbacks):
     Raises:
         ConfigError: If an argument is invalid, imageio-ffmpeg is not installed, or the created envs cannot render
             images.
-        RecordingError: If a video cannot be written, in `sample()`.
+        RecordingError: If `sample()` cannot write a video.
     """
 
     def __init__(
@@ -261,15 +261,15 @@ class VideoCallback(Callbacks):
         env_indices: Collection[int] = (0,),
     ):
         if isinstance(video_length, bool) or not isinstance(video_length, int) or video_length < 0:
-            raise ConfigError(f"video_length must be an integer of at least 0, got {video_length!r}")
+            raise ConfigError(f"video_length must be a non-negative integer, got {video_length!r}")
         for name, trigger in (("episode_trigger", episode_trigger), ("step_trigger", step_trigger)):
             if trigger is not None and not callable(trigger):
-                raise ConfigError(f"{name} must be callable with a number, or None, got {trigger!r}")
+                raise ConfigError(f"{name} must be None or a function (index) -> bool, got {trigger!r}")
         if not isinstance(env_indices, Collection):
-            raise ConfigError(f"env_indices must be a collection of the numbers of envs, got {env_indices!r}")
+            raise ConfigError(f"env_indices must be a collection of env indices, got {env_indices!r}")
         for index in env_indices:
             if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
-                raise ConfigError(f"env_indices must be the numbers of envs, got {index!r} in {env_indices!r}")
+                raise ConfigError(f"env_indices must contain only integers, got {index!r} in {env_indices!r}")
         if not isinstance(name_prefix, str):
             raise ConfigError(f"name_prefix must be a string, got {name_prefix!r}")
         VideoFile(Path(path, "any.mp4"), USUAL_FPS if fps is None else fps)  # raises errors early
@@ -287,14 +287,14 @@ class VideoCallback(Callbacks):
         """Check that the chosen envs can render, and drop unfinished videos."""
         listeners = getattr(env_runner, "_listeners", None)
         if listeners is None:
-            raise ConfigError(f"VideoCallback is for fastmarl.MultiAgentEnvRunner, got {type(env_runner).__name__}")
+            raise ConfigError(f"VideoCallback needs a fastmarl.MultiAgentEnvRunner, got {type(env_runner).__name__}")
         self._listeners = weakref.ref(listeners)
         self._drop(self._files)
         if isinstance(env.envs[0], ArrayEnv):
-            raise ConfigError(f"VideoCallback is for single envs, but {_name(env.envs[0])} is a batch of envs; "
-                              f"record its actions, and use fastmarl.replay()")  # fmt: skip
+            raise ConfigError(f"VideoCallback supports only single envs, but {_name(env.envs[0])} is a batch of envs; "
+                              f"set record_actions, and film episodes with fastmarl.replay()")  # fmt: skip
         if unknown := sorted(index for index in self._env_indices if not 0 <= index < len(env.envs)):
-            raise ConfigError(f"VideoCallback's env_indices has {unknown}, but there are {len(env.envs)} envs")
+            raise ConfigError(f"env_indices of VideoCallback has {unknown}, but there are {len(env.envs)} envs")
         for index in self._env_indices:
             mode = _attribute(env.envs[index], "render_mode")
             if mode is not None and mode != "rgb_array":

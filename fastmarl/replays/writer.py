@@ -1,4 +1,4 @@
-"""A writer of action records, call by call."""
+"""A writer of action records, which adds a block for each call of `sample()`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_FILES = 100_000  # per worker_index and incarnation in a directory
 class ActionWriter:
     """Writes a single file in a directory that may be shared by several runners.
 
-    Every `write()` immediately passes a single block to the system, so that only the running call is lost if the
+    Every `write()` immediately passes a single block to the OS, so that only the running call is lost if the
     process is killed. A block that could not be written, or whose writing was interrupted, is kept for the next one.
 
     Args:
@@ -56,7 +56,7 @@ class ActionWriter:
                 raise
         except OSError as error:
             raise RecordingError(f"can't write a record of actions to {os.fspath(folder)!r}: "
-                                 f"{error.strerror or error}; give record_actions a folder that can be written to"
+                                 f"{error.strerror or error}; set record_actions to a writable folder"
                                  ) from error  # fmt: skip
         self._size = 0
         self._unwritten: _Unwritten | None = None
@@ -98,7 +98,7 @@ class ActionWriter:
         if (unwritten := self._unwritten) is None:
             return
         if not self._close.alive or os.getpid() != self._pid:
-            raise RecordingError(f"{self.path} is closed, or belongs to the process that made the runner")
+            raise RecordingError(f"{self.path} is closed, or belongs to the process that created the runner")
         head, body, n_bytes = unwritten.head, unwritten.body, unwritten.n_bytes
         try:
             written = os.pwritev(self._file.fileno(), [head, body], unwritten.offset)
@@ -110,7 +110,7 @@ class ActionWriter:
             if not isinstance(error, OSError):
                 raise
             raise RecordingError(f"can't write the actions of a call to {self.path}: {error.strerror or error}; the "
-                                 f"next call of sample() tries again, and returns the episodes"
+                                 f"next call of sample() retries and returns the episodes"
                                  ) from error  # fmt: skip
         self._size = unwritten.offset + n_bytes
         self._unwritten = None
@@ -148,4 +148,4 @@ def _new_file(folder: Path, stem: str) -> tuple[Path, FileIO]:
             return path, FileIO(path, "x+")
         except FileExistsError:
             continue
-    raise RecordingError(f"{folder} has {MOST_FILES} records of {stem} already; give record_actions another folder")
+    raise RecordingError(f"{folder} already has {MOST_FILES} records of {stem}; set record_actions to another folder")

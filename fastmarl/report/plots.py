@@ -13,7 +13,7 @@ LABEL_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # behind a 
 
 @contextmanager
 def picture(path: Path, width: float, height: float) -> Iterator[Any]:
-    """Yield a matplotlib Figure of this width and height in inches to draw on, and save it at the end."""
+    """Yield a matplotlib Figure of this width and height in inches to draw on, and save it on exit."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -46,7 +46,7 @@ def ratio_bars(axes: Any, names: Sequence[str], ratios: Sequence[float], label: 
 
 
 def log_scale(axis: Any, form: Any) -> None:
-    """Make the axis logarithmic with ticks at 1, 2 and 5 of each power of ten, formatted by `form`."""
+    """Make the axis logarithmic with ticks at 1, 2 and 5 times each power of ten, formatted by `form`."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})

@@ -1,4 +1,4 @@
-"""Benchmark results as files of JSON lines, to which each run appends a record with its date, commit and machine."""
+"""Benchmark results in files of JSON lines, to which each run appends a record with its date, commit and machine."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LISTED_PACKAGES = (*CORE_PACKAGES, "pettingzoo", "mpe2", "magent2", "rich", "mat
 
 
 class RecordFile:
-    """A file of records, to which this run appends one.
+    """A file of records to which this run appends its own.
 
     Args:
         path: An existing file, a new one, or a stream such as /dev/stdout; None writes nothing.
-        command: The command that measures.
+        command: Name of the command that measures.
 
     Raises:
-        ConfigError: If the file has other contents.
+        ConfigError: If the file does not contain records.
     """
 
     def __init__(self, path: Path | None, command: str):
@@ -48,7 +48,7 @@ class RecordFile:
         self._size = len(data)
 
     def write(self, figures: dict[str, Any], *, is_final: bool) -> None:
-        """Append the record, or replace the one that this run has appended. A stream only gets the final record."""
+        """Append the record, or replace the one appended by this run. A stream receives only the final record."""
         if self._path is None or (self._is_stream and not is_final):
             return
         if "date" not in self._record:
@@ -60,7 +60,7 @@ class RecordFile:
             file.write(line)
 
     def merged(self, figures: Figures, orders: Orders) -> Figures:
-        """Combine `figures` with the rows of earlier records that they do not replace, for the sections in `orders`.
+        """Merge `figures` with earlier records for the sections in `orders`; a later row replaces one with its key.
 
         Args:
             figures: Section -> rows.
@@ -70,14 +70,14 @@ class RecordFile:
             The sorted rows of these sections, and the other sections of `figures`.
 
         Raises:
-            ConfigError: If an earlier record does not match.
+            ConfigError: If an earlier record has no rows of this benchmark.
         """
         merged = dict(figures)
         for section, order in orders.items():
             try:
                 rows = {order(row): row for record in (*self._earlier, figures) for row in record.get(section, ())}
             except (KeyError, TypeError, ValueError) as error:
-                raise ConfigError(f"--json {self._path}: not figures of this benchmark: {error!r}") from error
+                raise ConfigError(f"--json {self._path}: not results of this benchmark: {error!r}") from error
             merged[section] = [rows[key] for key in sorted(rows)]
         return merged
 

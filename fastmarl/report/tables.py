@@ -25,7 +25,7 @@ class Table:
 
     @classmethod
     def of(cls, title: str, columns: Columns, figures: Iterable[Mapping[str, Any]], notes: Sequence[str] = ()) -> Table:
-        """Make a table with one row per dict of figures, in which None is shown as a dash."""
+        """Build a table with one row per dict of figures; None is shown as a dash."""
         rows = [
             ["-" if row[key] is None else format(row[key], form) for key, (_, form) in columns.items()]
             for row in figures
@@ -34,7 +34,7 @@ class Table:
 
     def as_text(self) -> str:
         """Format the table as plain text."""
-        upwards = (text.split("\n")[::-1] for text in self.heading)  # so that all headings end in the last line
+        upwards = (text.split("\n")[::-1] for text in self.heading)  # so that all headings end on the last line
         heading = [*zip_longest(*upwards, fillvalue="")][::-1]
         first, *others = [max(map(len, column)) for column in zip(*heading, *self.rows, strict=True)]
         form = "  ".join([f"{{:{first}}}", *(f"{{:>{width}}}" for width in others)])

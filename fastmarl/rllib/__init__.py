@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["FirstReadyPPO", "MultiAgentEnvRunner", "PPOTorchLearner", "RolloutWorker"]
 
 ON_DEMAND = {"PPOTorchLearner": "learner.ppo", "RolloutWorker": "old_stack.worker"}
-"""Names imported on first use, because they import all of PPO or the old API stack."""
+"""Name -> submodule, imported on first use because it loads all of PPO or the old API stack."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FirstReadyPPO":  # of any version of Ray
+    if name == "FirstReadyPPO":  # works with any version of Ray
         return importlib.import_module("fastmarl.rllib.first_ready").FirstReadyPPO
     if name not in ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Check whether the fastmarl loop would sample with an AlgorithmConfig; if not, report how to change the config."""
+"""Check whether fastmarl can accelerate an AlgorithmConfig; if not, report how to change the config."""
 
 import logging
 import warnings
@@ -22,9 +22,9 @@ class ConfigReport:
     """The result of `check_config()`.
 
     Attributes:
-        is_accelerated: True if the fastmarl loop would sample.
-        reasons: Reasons why the RLlib loop would sample; empty if `is_accelerated`.
-        is_set: True if `env_runner_cls` of the config is the fastmarl class or a subclass of it.
+        is_accelerated: True if fastmarl would sample, not the RLlib loop.
+        reasons: Reasons for falling back to the RLlib loop; empty if `is_accelerated`.
+        is_set: True if the config's `env_runner_cls` is the fastmarl class or a subclass.
     """
 
     is_accelerated: bool
@@ -32,7 +32,7 @@ class ConfigReport:
     is_set: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as a dict for JSON."""
+        """Return the report as a JSON-serializable dict."""
         reasons = [{"code": code, "reason": text, "what_to_change": CODES[code]} for code, text in self.reasons]
         return {"is_accelerated": self.is_accelerated, "is_set": self.is_set, "reasons": reasons}
 
@@ -43,7 +43,7 @@ class ConfigReport:
         for code, text in self.reasons:
             lines += [f"- {text} [{code}]", f"  {CODES[code]}"]
         if not self.is_set:
-            lines.append(f"env_runner_cls is not fastmarl's; it was checked as if it were. Set it: {HOW_TO_SET}")
+            lines.append(f"env_runner_cls is not fastmarl's, but was checked as if it were. To set it: {HOW_TO_SET}")
         return "\n".join(lines)
 
 
@@ -51,8 +51,8 @@ def check_config(config: Any) -> ConfigReport:
     """Build an env runner from a config in this process, as a worker would, and check whether it is accelerated.
 
     Args:
-        config: An AlgorithmConfig, which is not modified. Its envs and module are made once. Envs are stepped only by
-            the RLlib env check, unless the config disables it.
+        config: An AlgorithmConfig; it is not modified. Its envs and module are built once. Only the RLlib env check
+            steps the envs, unless the config disables it.
 
     Raises:
         ConfigError: If `config` is not an AlgorithmConfig, is not multi-agent, or its env runner cannot be built.
@@ -74,9 +74,9 @@ def check_config(config: Any) -> ConfigReport:
 
 
 def _built(config: AlgorithmConfig) -> Any:
-    """Build a local runner that has envs, as remote runners do."""
+    """Build a local runner with envs, which normally only remote runners have."""
     if not config.is_multi_agent:
-        raise ConfigError("the config is for one agent: give it policies, config.multi_agent(policies=...)")
+        raise ConfigError("expected a multi-agent config; set policies with config.multi_agent(policies=...)")
     config.env_runners(num_env_runners=0)
     try:
         config.validate()
@@ -84,7 +84,7 @@ def _built(config: AlgorithmConfig) -> Any:
         return config.env_runner_cls(config=config, worker_index=0)
     except Exception as error:
         text = " ".join(str(error).split())
-        raise ConfigError(f"the config's env runner can't be built: {type(error).__name__}: {text:.300}") from error
+        raise ConfigError(f"can't build the config's env runner: {type(error).__name__}: {text:.300}") from error
 
 
 def _reasons(runner: Any) -> list[Reason]:

@@ -1,7 +1,7 @@
 """Optional corrections of RLlib defects.
 
-Defects that make RLlib raise errors, or lose or leak data, are always corrected. The corrections in this module change
-data returned incorrectly by RLlib; by default, such data remains bit-identical to RLlib. See docs/differences.md.
+Defects that raise errors, or lose or leak data, are always corrected. The corrections in this module change data that
+RLlib returns incorrectly; without them, this data is bit-identical to RLlib's. See docs/differences.md.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,19 +15,19 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 from fastmarl.core.errors import ConfigError
 
 FIXES = {  # number, as in docs/differences.md -> alias
-    "01": "true_flags",  # a time limit truncates agents and episode instead of terminating them
-    "04": "distinct_seeds",  # no two environments of all runners get the same seed
+    "01": "true_flags",  # time limits truncate agents and episodes instead of terminating them
+    "04": "distinct_seeds",  # all environments of all runners get different seeds
     "05": "seed_once",  # only the first reset of a runner is seeded, not every call with num_episodes
     "06": "unseeded_differ",  # without a seed, environments differ from each other
     "07": "stable_rows",  # the order of agents in a batch does not depend on PYTHONHASHSEED
-    "14": "time_maps",  # an agent that joins a continued chunk is found at the correct env steps
-    "18": "count_actions",  # agent and module steps are actions taken, not observations
+    "14": "time_maps",  # agents that join a continued chunk are recorded at the correct env steps
+    "18": "count_actions",  # agent and module steps count actions, not observations
     "21": "common_infos",  # infos["__common__"] is kept, in custom_data["__common__"][env_t]
     "28": "discrete_start",  # the start of a Discrete action space is added to actions passed to environments
-    "45": "mixed_flags",  # an agent truncated after others died is not terminated (goes with 01)
-    "46": "distinct_names",  # agents whose ids have the same text (1 and "1") have separate metrics
+    "45": "mixed_flags",  # agents truncated after others died are not terminated (enabled together with 01)
+    "46": "distinct_names",  # agents whose ids print alike (1 and "1") have separate metrics
     "50": "seeded_random",  # random actions depend on the seed
-    "59": "first_episodes",  # num_episodes returns the first episodes to begin, not the first to end
+    "59": "first_episodes",  # num_episodes returns the first episodes to start, not the first to finish
 }
 SAME_FLAGS = frozenset(("01", "45"))  # two symptoms of the same cause
 
@@ -44,12 +44,12 @@ def parse_fixes(fixes: Literal["all"] | Iterable[str]) -> frozenset[str]:
     if fixes == "all":
         return frozenset(FIXES)
     if isinstance(fixes, str):
-        raise ConfigError(f'fixes must be "all" or a collection of names, got the string {fixes!r}; try {{{fixes!r}}}')
+        raise ConfigError(f'fixes must be "all" or a collection of names, got the string {fixes!r}; pass {{{fixes!r}}}')
     number_of = {alias: number for number, alias in FIXES.items()} | {number: number for number in FIXES}
     names = list(fixes)
     if unknown := [name for name in names if name not in number_of]:
         known = ", ".join(f"{number} ({alias})" for number, alias in FIXES.items())
-        raise ConfigError(f"unknown fixes {unknown}; what can be switched is {known}; all else is always corrected")
+        raise ConfigError(f"unknown fixes {unknown}; choose from {known}; all other corrections are always on")
     numbers = frozenset(number_of[name] for name in names)
     return numbers | SAME_FLAGS if numbers & SAME_FLAGS else numbers
 
@@ -64,11 +64,11 @@ class VectorIndex:
 def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
     """Return a function that creates the configured env as in RLlib, but with a separate context for each env.
 
-    Gymnasium deep-copies its registry entries, and a deep copy of a function is the function itself.
+    This works although Gymnasium deep-copies its registry entries, because deepcopy() does not copy functions.
 
     Args:
         env: `config.env`: a class, a function, or a name known to Ray or Gymnasium.
-        index: Vector index of the next env, which the function increments.
+        index: Counter that the function increments for each env.
     """
 
     def make(shared: EnvContext) -> Any:
@@ -82,16 +82,16 @@ def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
 
 
 def env_seeds(runner: Any, seed: int | None, *, configured: int | None, is_first: bool) -> int | list[int] | None:
-    """Return the seeds for resetting the vector env, where RLlib would use `seed`.
+    """Return the seeds with which to reset the vector env, in place of RLlib's `seed`.
 
-    04: no two envs of all runners get the same seed. 05: only the first reset is seeded. 06: without a configured seed,
-    the seeds of the first reset come from system entropy, so that envs differ.
+    04: all envs of all runners get different seeds. 05: only the first reset is seeded. 06: without a configured seed,
+    the seeds of the first reset come from system entropy, so envs differ.
 
     Args:
         runner: The runner.
         seed: Seed used by RLlib for this reset.
         configured: Seed of the runner.
-        is_first: True if no env was reset before.
+        is_first: True for the first reset.
     """
     fixes = runner.fixes
     if not is_first and "05" in fixes:
@@ -116,6 +116,6 @@ def _origin(runner: Any) -> list[int]:
 
 
 def _spawned(entropy: list[int], n: int) -> list[int]:
-    """Return n seeds that collide with seeds of other entropy only by chance. If empty, system entropy is used."""
+    """Spawn n seeds from `entropy`, or from system entropy if it is empty; different entropy, different seeds."""
     sequence = np.random.SeedSequence(entropy or None)
     return [int(child.generate_state(1)[0]) for child in sequence.spawn(n)]

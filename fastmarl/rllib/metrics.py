@@ -1,8 +1,8 @@
 """Logs the metrics of the RLlib runner once per call instead of per step, with the same keys, classes and values.
 
-Apart from times, `logger.reduce()` and its aggregates in an Algorithm match RLlib, with two intended
+Except for times, results of `logger.reduce()` and their aggregates in an Algorithm match RLlib, with two intended
 differences: counters without new values are 0 instead of NaN, and connector times at resets are not logged at the top
-of the tree, where RLlib puts them only because of a misspelt argument. Keys are ordered as in a typical run.
+of the tree, where RLlib puts them only because of a misspelt argument. Keys are in the order of a typical run.
 """
 
 import functools
@@ -38,7 +38,7 @@ class RLlibMetrics:
 
     Args:
         internals: An RLlib runner with connectors, a logger and a config.
-        names: Agent id -> name in metrics, for agents with a name other than `str(id)`.
+        names: Agent id -> name in metrics, for agents not named `str(id)`.
     """
 
     def __init__(self, internals: Internals, names: dict[Hashable, str] | None = None):
@@ -52,9 +52,9 @@ class RLlibMetrics:
     # Calls of sample().
 
     def log_call(self, counts: CallCounts) -> None:
-        """Log the counts of a call, even if it failed, because RLlib would also have logged its steps.
+        """Log the counts of a call, even of a failed one, because RLlib logs each step as it happens.
 
-        `env_reset_timer` is logged in `_try_env_reset()` of the runner.
+        The runner's `_try_env_reset()` logs `env_reset_timer`.
         """
         self._log_lengths(counts)
         seconds, internals = counts.seconds, self._internals
@@ -111,7 +111,7 @@ class RLlibMetrics:
         self._log_observations(keys.NUM_MODULE_STEPS_SAMPLED_LIFETIME, "lifetime_sum", counts.module_observations)
 
     def _log_observations(self, name: str, reduce: str, counts: dict[Any, int]) -> None:
-        """Add to the counters `name/<id>`, without walking down the tree for each of possibly hundreds of ids."""
+        """Add counts to `name/<id>` without walking the metrics tree for each of possibly hundreds of ids."""
         branch = self._runner.metrics.stats.get(name, {})
         for id_, n in counts.items():
             key = self.name_of(id_)
@@ -119,19 +119,19 @@ class RLlibMetrics:
             add_ones(self._stats((name, key), reduce=reduce) if stats is None else stats, n)
 
     def _log_connectors(self, prefix: str, pipeline: Any, seconds: float, n: int) -> None:
-        """Log the time of a stage for its pipeline, and 0 for the pipeline pieces, which have not run."""
+        """Log the time of a stage for the entire pipeline, and 0 for each of its pieces, which did not run."""
         self._log_time((prefix, keys.CONNECTOR_PIPELINE_TIMER), seconds, n)
         for piece in pipeline.connectors:
             self._log_time((prefix, keys.TIMERS, keys.CONNECTOR_TIMERS, _timer_name(type(piece).__name__)), 0.0, n)
 
     def _log_time(self, path: Path, seconds: float, n: int) -> None:
-        """Log `n` measurements that total `seconds`, each with their mean value."""
+        """Log `n` measurements that total `seconds`, each as their mean."""
         push_repeated(self._stats(path), seconds / n, n)
 
     # Episodes.
 
     def log_episodes(self, episodes: Sequence[EpisodeNumbers]) -> None:
-        """Log finished episodes in the order in which they finished. To be called by get_metrics()."""
+        """Log finished episodes in the order in which they finished. Called by get_metrics()."""
         if not episodes:
             return
         config = self._runner.config
@@ -150,7 +150,7 @@ class RLlibMetrics:
         self._log_window(keys.EPISODE_RETURN_MAX, "max", returns, window)
 
     def _log_by_id(self, name: str, numbers: Iterable[dict[str, Any]], window: int) -> None:
-        """Log the numbers of each id under `name/<id>`."""
+        """Log the values of each id under `name/<id>`."""
         collected: dict[str, list] = {}
         for by_id in numbers:
             for id_ in sorted(by_id):  # the RLlib logger sorts the keys
@@ -164,7 +164,7 @@ class RLlibMetrics:
     # Reports.
 
     def keep_counters_alive(self) -> None:
-        """Set counters not logged since the last reduce() to 0, instead of NaN as in RLlib."""
+        """Push 0 to counters not logged since the last reduce(), which RLlib would report as NaN."""
         for name in COUNTERS:
             branch = self._runner.metrics.stats.get(name, {})
             for stats in branch.values() if isinstance(branch, dict) else [branch]:
@@ -172,7 +172,7 @@ class RLlibMetrics:
                     stats.push(0)
 
     def _stats(self, path: Path, **options: Any) -> Any:
-        """Return the logger stats at `path`; if missing, create an exponential mean, or the kind set by `options`."""
+        """Return the logger stats at `path`; if missing, create a moving average, or the kind set by `options`."""
         logger = self._runner.metrics
         node = logger.stats
         for key in path:
@@ -183,7 +183,7 @@ class RLlibMetrics:
 
 
 def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
-    """Return names for possible agents whose ids share the same text, such as 1 and "1" (46)."""
+    """Return agent id -> distinct name, for agents whose ids print alike, such as 1 and "1" (46)."""
     agents = dict.fromkeys(agent_id for env in envs for agent_id in env.unwrapped.possible_agents)
     texts = Counter(str(agent_id) for agent_id in agents)
     return {
@@ -193,11 +193,11 @@ def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
     }
 
 
-# Many pushes together. Classes not from RLlib (see `stats_cls_lookup` in its config) get them one by one.
+# Batched pushes. Stats classes not from RLlib (see `stats_cls_lookup` in its config) receive values one by one.
 
 
 def push_all(stats: Any, values: Sequence[Any]) -> None:
-    """Push all values, which are numbers, like `stats.push()`; the result is bit-identical for every class."""
+    """Push all numbers in `values`; bit-identical to calling `stats.push()` for each, for every class."""
     kind = type(stats)
     if kind is EmaStats and {type(stats._value), *map(type, values)} <= {int, float}:
         _push_to_mean(stats, values)
@@ -210,7 +210,7 @@ def push_all(stats: Any, values: Sequence[Any]) -> None:
 
 def _push_to_mean(stats: EmaStats, values: Sequence[float]) -> None:
     first = 0
-    while first < len(values) and stats._value != stats._value:  # RLlib keeps a first value unchanged, even an int
+    while first < len(values) and stats._value != stats._value:  # RLlib stores the first value unchanged, even an int
         stats.push(values[first])
         first += 1
     numbers = np.array(values[first:], np.float64)
@@ -219,11 +219,11 @@ def _push_to_mean(stats: EmaStats, values: Sequence[float]) -> None:
 
 
 def add_ones(stats: Any, n: int) -> None:
-    """Push 1 n > 0 times, like `stats.push(1)`; bit-identical if `stats` has received only integers."""
+    """Do the same as n > 0 calls of `stats.push(1)`; bit-identical if `stats` has received only integers."""
     if type(stats) is LifetimeSumStats:
         stats._lifetime_sum += n
     elif type(stats) is SumStats and stats._window is None and _are_integers(stats.values):
-        # RLlib keeps a first value unchanged; sums are int64.
+        # RLlib stores the first value unchanged; sums are int64.
         stats.values = [np.int64(stats.values[0] + n) if stats.values else (1 if n == 1 else np.int64(n))]
     else:
         push_all(stats, [1] * n)
@@ -234,7 +234,7 @@ def _are_integers(values: Sequence) -> bool:
 
 
 def push_repeated(stats: Any, value: float, n: int) -> None:
-    """Push `value` n > 0 times; the result equals that of `stats.push()` up to rounding."""
+    """Do the same as n > 0 calls of `stats.push(value)`, up to rounding."""
     if type(stats) is not EmaStats:
         push_all(stats, [value] * n)
     elif stats._value != stats._value:
@@ -249,12 +249,12 @@ RUNNER_COUNTS = (ACCELERATED, SLOW_PATH)
 
 
 class RunnerCount(LifetimeSumStats):
-    """Number of runners of a kind: 1 or 0 in the logger of a runner, and higher up a sum over the reporting runners.
+    """Number of runners of a kind: 1 or 0 in a runner's logger; in other loggers, the sum over the reporting runners.
 
-    RLlib sums would add up all reports, although a runner may send several per result. This class keeps the latest
-    report of each runner since the last result. In checkpoints it looks like the RLlib class, so that they can be
-    restored without fastmarl. After such a restore, the RLlib class adds up changes: `_lifetime_sum` of a report is the
-    difference from the previous one.
+    RLlib's sums would add up all reports, although a runner may send several per result, so this class keeps only the
+    latest report of each runner since the last result. In checkpoints it looks like the RLlib class, so they can be
+    restored without fastmarl. The RLlib class then adds up changes: the `_lifetime_sum` of a report is the difference
+    from the previous report.
 
     Attributes:
         runners: Worker index -> latest count.
@@ -274,7 +274,7 @@ class RunnerCount(LifetimeSumStats):
         """Do nothing, because `note()` sets the count."""
 
     def merge(self, incoming_stats: list[Any]) -> None:
-        """Merge the reports of runners. The first reports after a result replace all earlier ones."""
+        """Merge reports from runners. The first merge after a result discards all earlier reports."""
         if self._is_outdated:
             self.runners, self._is_outdated = {}, False
         for each in incoming_stats:
@@ -287,7 +287,7 @@ class RunnerCount(LifetimeSumStats):
         return total if compile else [total]
 
     def reduce(self, compile: bool = True) -> Any:
-        """Return the sum, or a report of it; the sum remains until there are later reports."""
+        """Return the sum or, unless `compile`, a report of it; the sum is kept until new reports arrive."""
         total = sum(self.runners.values())
         self._is_outdated = not self.is_leaf
         if compile:
@@ -303,7 +303,7 @@ class RunnerCount(LifetimeSumStats):
 
 
 class RunnerCounts:
-    """The `RunnerCount` objects in the logger of a runner.
+    """The `RunnerCount` objects in a runner's logger.
 
     Args:
         worker_index: Index of the runner.
@@ -315,7 +315,7 @@ class RunnerCounts:
         self._slow_path: dict[str, RunnerCount] = {}
 
     def log(self, logger: Any, is_accelerated: bool, codes: set[str]) -> None:
-        """Put the counts into the logger of a runner; codes that no longer apply count 0."""
+        """Write the counts to a runner's logger; codes that no longer apply become 0."""
         for code in codes - self._slow_path.keys():
             self._slow_path[code] = RunnerCount()
         self._accelerated.note(self._worker_index, int(is_accelerated))

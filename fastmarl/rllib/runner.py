@@ -1,4 +1,4 @@
-"""The RLlib env runner, sampling with the fastmarl core."""
+"""RLlib's multi-agent env runner, sampling with the fastmarl core."""
 
 import logging
 from functools import cache
@@ -39,13 +39,13 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     ```
 
     Args:
-        config: AlgorithmConfig of RLlib.
+        config: RLlib's AlgorithmConfig.
         kwargs: Other arguments of the RLlib class.
 
     Attributes:
         fixes: Numbers of the enabled corrections; see docs/differences.md.
         sampler: "exact" or "fast".
-        read_by_others: Names of attributes read by code outside fastmarl while fastmarl sampled, in order.
+        read_by_others: Names of loop attributes that code outside fastmarl has read while fastmarl sampled, in order.
     """
 
     fixes: ClassVar[frozenset[str]] = frozenset()
@@ -62,10 +62,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     @classmethod
     def options(cls, *, fixes: Any = (), sampler: Literal["exact", "fast"] = "exact") -> type["MultiAgentEnvRunner"]:
-        """Return a variant of this class with other options, which can be sent to remote runners.
+        """Return a variant of this class with these options, which can be sent to remote runners.
 
         Args:
-            fixes: "all", or names or numbers of corrections to data recorded incorrectly by RLlib.
+            fixes: "all", or names or numbers of corrections of data that RLlib records incorrectly.
             sampler: "exact": the same random numbers as RLlib; "fast": different samples from the same distributions.
         """
         return variant(cls, parse_fixes(fixes), sampler)
@@ -79,7 +79,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._is_intact = True  # True if the last call of `_sample()` completed
         self._kept: list[Any] = []  # episodes built but not returned by a failed call
         self._unreturned: list[Any] = []  # result of `_sample()`, until `sample()` returns it
-        self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes finished since the last get_metrics()
+        self._finished_numbers: list[list[ChunkNumbers]] = []  # episodes finished since get_metrics()
         self._reasons: list[Reason] = []
         self._was_seeded = False
         self._vector_index = VectorIndex()
@@ -93,10 +93,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     # Sampling.
 
     def sample(self, **arguments: Any) -> list[Any]:
-        """Sample like the RLlib method.
+        """Sample episodes like the RLlib method.
 
-        If a call fails, the next one returns the finished episodes. After an interrupt in `on_sample_end`, it returns
-        everything that was sampled.
+        If a call fails, the next one also returns its finished episodes. After an interrupt in `on_sample_end`, the
+        next call also returns everything that was sampled.
 
         Args:
             arguments: Arguments of the RLlib method.
@@ -145,10 +145,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         return self._unreturned
 
     def _choose_path(self, resets: bool, explore: bool) -> None:
-        """Use the fast path if it is provably equivalent to the RLlib loop, or else the RLlib loop.
+        """Use the fast path if it is provably equivalent to the RLlib loop, otherwise the RLlib loop.
 
         Args:
-            resets: True if no running episode continues. Running episodes remain in the RLlib loop, or move to it.
+            resets: True if no running episode continues. Running episodes can move to the RLlib loop, but not back.
             explore: True if the next steps explore.
         """
         if self._fast is None and not resets:
@@ -158,7 +158,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         if not resets:
             reasons += [Reason("changed_while_running", change) for change in changes]
         if reasons and reasons != self._reasons:
-            logger.warning("RLlib's own loop samples, which is slow: %s.", "; ".join(each.text for each in reasons))
+            logger.warning("Sampling with RLlib's loop, which is slow: %s.", "; ".join(each.text for each in reasons))
         self._reasons = reasons
         fast = self._fast
         if reasons or changes:
@@ -171,7 +171,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     @property
     def slow_path_reasons(self) -> list[str]:
-        """Reasons why the RLlib loop samples, each a part of a sentence; empty if fastmarl samples."""
+        """Reasons for falling back to the RLlib loop, as sentence fragments; empty if fastmarl samples."""
         return [reason.text for reason in self._reasons]
 
     @property
@@ -195,7 +195,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     def get_metrics(self) -> Any:
         """Reduce and return the metrics logged since the last call, like the RLlib method."""
-        if self._fast is not None and self._loop["_done_episodes_for_metrics"]:  # the RLlib method logs all, in order
+        if self._fast is not None and self._loop["_done_episodes_for_metrics"]:  # the RLlib method logs all episodes
             give_back(self._internals)
         name_of = self._bulk_metrics.name_of
         self._bulk_metrics.log_episodes([summed_up(chunks, name_of) for chunks in self._finished_numbers])
@@ -234,21 +234,21 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         """Hand the running episodes over to the RLlib loop between two calls, because code uses attribute `name`."""
         self.read_by_others[name] = None
         if self._calls.running is not None:
-            raise RunningEpisodeError(f"the runner's {name} can't be set while sample() runs; set it between calls")
+            raise RunningEpisodeError(f"can't set the runner's {name} while sample() is running; set it between calls")
         if self._needs_initial_reset:
             raise RunningEpisodeError(
-                f"the runner has no {name} after a call for episodes, whose running episodes fastmarl drops; from the "
-                "next call on, RLlib's own loop samples and keeps them"
+                f"the runner has no {name} after sample(num_episodes=...), because fastmarl drops unfinished episodes; "
+                "from the next call on, RLlib's own loop samples and keeps them"
             )
         self._fast = None
         fast.hand_over()
         self._reasons = [*reads(self)]
-        logger.warning("RLlib's own loop samples, which is slow: %s.", self._reasons[-1].text)
+        logger.warning("Sampling with RLlib's loop, which is slow: %s.", self._reasons[-1].text)
 
     # The RLlib loop.
 
     def _new_episode(self, env_index: int, episodes: list | None = None) -> None:
-        """Create an episode of the fastmarl class, when the RLlib loop samples."""
+        """Create an episode of the fastmarl class for the RLlib loop."""
         env = self.env.envs[env_index].unwrapped
         episodes = self._ongoing_episodes if episodes is None else episodes
         episodes[env_index] = self.episode_class(
@@ -259,7 +259,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._make_on_episode_callback("on_episode_created", env_index, episodes)
 
     def _increase_sampled_metrics(self, num_steps: int, next_obs: dict, episode: Any) -> int:
-        """Log the metrics of an env step, when the RLlib loop samples."""
+        """Log the metrics of an env step of the RLlib loop."""
         if num_steps != 1:
             return super()._increase_sampled_metrics(num_steps, next_obs, episode)
         self._bulk_metrics.log_step(next_obs, episode)
@@ -310,7 +310,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             seed_action_spaces(self)
 
     def _try_env_reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[list, list]:
-        """Reset all envs; if that fails, create them again if `restart_failed_sub_environments` is set."""
+        """Reset all envs; on failure, recreate and reset them if `restart_failed_sub_environments` is set."""
         seeds = env_seeds(self, seed, configured=self._seed, is_first=not self._was_seeded)
         self._was_seeded = True
         for attempt in range(MOST_RESTARTS):
@@ -320,12 +320,12 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             except Exception as error:
                 if not self.config.restart_failed_sub_environments or attempt == MOST_RESTARTS - 1:
                     raise
-                logger.error("Resetting the envs failed; they are created again.", exc_info=error)
+                logger.error("Resetting the envs failed; recreating them.", exc_info=error)
                 self._remake_env()
         raise AssertionError
 
     def _try_env_step(self, actions: Any) -> Any:
-        """Treat an env that calls `sys.exit()` as failed, because the RLlib loop only handles errors."""
+        """Step the envs like the RLlib method, but treat an env that calls `sys.exit()` as failed."""
         try:
             return super()._try_env_step(actions)
         except SystemExit as raised:
@@ -344,10 +344,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             RuntimeError: If `restart_failed_sub_environments` is not set.
         """
         if not self.config.restart_failed_sub_environments:
-            option = "fault_tolerance(restart_failed_sub_environments=True)"
-            raise RuntimeError(f"env {env_index} failed; {option} would create it again") from error
+            option = "config.fault_tolerance(restart_failed_sub_environments=True)"
+            raise RuntimeError(f"env {env_index} failed; use {option} to recreate failed envs") from error
         if not isinstance(error, StepFailedRecreateEnvError):
-            logger.error("Env %d failed and is created again; its episode is dropped.", env_index, exc_info=error)
+            logger.error("Env %d failed; recreating it and dropping its episode.", env_index, exc_info=error)
         if self.num_envs == 1:
             self._remake_env()
             self._needs_initial_reset = False
@@ -357,12 +357,12 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             with exits_as_errors():
                 envs[env_index].close()
         except Exception as closing_error:
-            logger.warning("Closing the failed env %d failed as well: %r", env_index, closing_error)
+            logger.warning("Closing the failed env %d also failed: %r", env_index, closing_error)
         self._vector_index.next = env_index
         envs[env_index] = gym.make(envs[env_index].unwrapped.spec)
 
     def _remake_env(self) -> None:
-        """Recreate the envs without leaving the fast path or checking them: a flaky env might not pass twice."""
+        """Recreate the envs without leaving the fast path or checking them: a flaky env might fail a second check."""
         fast, checks = self._fast, self.config.disable_env_checking
         self.config.disable_env_checking = True
         try:
@@ -371,7 +371,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             self._fast, self.config.disable_env_checking = fast, checks
 
     def reset_env(self, env_index: int) -> tuple[dict, dict]:
-        """Reset env `env_index`, which was recreated, with its first seed, and return (observations, infos)."""
+        """Reset the recreated env `env_index` with its first seed, and return (observations, infos)."""
         seed = None if self._seed is None else self._seed + env_index
         for attempt in range(MOST_RESTARTS):
             try:
@@ -387,8 +387,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 def variant(cls: type, fixes: frozenset[str], sampler: str) -> type:
     """Return the variant of a runner class with these options, cached.
 
-    Variants of the fastmarl class are pickled by import. A subclass may be defined in a notebook, so cloudpickle sends
-    its variants by value, and their base classes defined in modules by import.
+    Variants of the fastmarl class are pickled by reference. A subclass may be defined in a notebook, so cloudpickle
+    pickles its variants by value, and their base classes from importable modules by reference.
 
     Args:
         cls: The fastmarl runner class, a subclass of it, or a variant of either, whose options are replaced.
@@ -404,7 +404,7 @@ def variant(cls: type, fixes: frozenset[str], sampler: str) -> type:
 
 
 def __getattr__(name: str) -> Any:
-    """Return variants by name, for pickling: `MultiAgentEnvRunner__exact__01_45` has the corrections 01 and 45."""
+    """Return variants by name, for unpickling: `MultiAgentEnvRunner__exact__01_45` has the corrections 01 and 45."""
     _, sampler, numbers, *_ = [*name.split("__"), "", ""]
     fixes = frozenset(numbers.split("_")) - {"none"}
     if sampler not in SAMPLERS or not fixes <= FIXES.keys() or name != _name_with(fixes, sampler):

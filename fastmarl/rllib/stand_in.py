@@ -1,4 +1,4 @@
-"""RLlib classes with the names used in fastmarl, for versions of Ray not tested with fastmarl."""
+"""RLlib's classes under fastmarl's names, for versions of Ray not tested with fastmarl."""
 
 import logging
 from typing import Any, ClassVar, Literal
@@ -15,17 +15,17 @@ TESTED = ("2.58.0", "2.58.1", "2.59.0", "2.60.0")
 
 
 def untested_ray() -> str | None:
-    """Return the reason why the fast path cannot run with the installed version of Ray, or None if it can."""
+    """Return why the fast path cannot run with the installed version of Ray, or None if it can."""
     if ray.__version__ in TESTED:
         return None
-    return f"Ray {ray.__version__} is not one of the versions that fastmarl was tested with ({', '.join(TESTED)})"
+    return f"Ray {ray.__version__} is not one of the versions tested with fastmarl ({', '.join(TESTED)})"
 
 
 logger = logging.getLogger(__name__)
 
 
 class MultiAgentEnvRunner(RLlibEnvRunner):
-    """The RLlib class with a warning and with the attributes of fastmarl.rllib.runner.MultiAgentEnvRunner."""
+    """The RLlib class with a warning and the attributes of fastmarl.rllib.runner.MultiAgentEnvRunner."""
 
     fixes: ClassVar[frozenset[str]] = frozenset()
     sampler: ClassVar[str] = "exact"
@@ -41,16 +41,19 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             ConfigError: If corrections were requested.
         """
         if parse_fixes(fixes):
-            raise ConfigError(f"fixes can't be switched on: {untested_ray()}")
+            raise ConfigError(f"can't enable fixes: {untested_ray()}")
         return cls
 
     def __init__(self, config: Any, **kwargs: Any):
         self.slow_path_reasons = [str(untested_ray())]
-        logger.warning("RLlib's own class samples, which is slow: %s.", *self.slow_path_reasons)
+        logger.warning("Sampling with RLlib's own class, which is slow: %s.", *self.slow_path_reasons)
         super().__init__(config=config, **kwargs)
 
     def get_metrics(self) -> Any:
-        """Return the RLlib metrics, with counts of 0 and 1 instead of sums over runners, which need RLlib internals."""
+        """Return the RLlib metrics, with runner counts of 0 (accelerated) and 1 (slow path).
+
+        They are merged as maxima, because sums over runners would require RLlib internals.
+        """
         self.metrics.log_value("num_accelerated_env_runners", 0, reduce="max")
         self.metrics.log_value(("num_slow_path_env_runners", *self.slow_path_codes), 1, reduce="max")
         return super().get_metrics()
@@ -64,7 +67,7 @@ class RolloutWorker(RLlibWorker):
 
     def __init__(self, **arguments: Any):
         self.slow_path_reasons = [str(untested_ray())]
-        logger.warning("RLlib's own class samples, which is slow: %s.", *self.slow_path_reasons)
+        logger.warning("Sampling with RLlib's own class, which is slow: %s.", *self.slow_path_reasons)
         super().__init__(**arguments)
 
 
@@ -77,5 +80,5 @@ class PPOTorchLearner(RLlibLearner):
         return cls
 
     def build(self) -> None:
-        logger.warning("RLlib's own class learns, which is slow: %s.", untested_ray())
+        logger.warning("Learning with RLlib's own class, which is slow: %s.", untested_ray())
         super().build()

@@ -1,1 +1,1 @@
-"""The runner, which samples from envs with modules and manages their state."""
+"""The standalone runner, which samples from envs with modules and manages their state."""

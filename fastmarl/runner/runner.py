@@ -1,4 +1,4 @@
-"""The standalone runner, which delegates each method to one of its parts and allows one call at a time."""
+"""The standalone runner, which delegates each method to a component and allows one call at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -116,7 +116,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @property
     def config(self) -> EnvRunnerConfig:
-        """The options. To change some, assign a changed copy:
+        """The options. To change them, assign a modified copy:
 
         ```python
         runner.config = dataclasses.replace(runner.config, env_config={"size": 9}, explore=False)
@@ -135,7 +135,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @config.setter
     def config(self, config: EnvRunnerConfig) -> None:
-        self._check_changeable("a change of runner.config")
+        self._check_changeable("the setter of runner.config")
         change_config(self._resources, self._listeners, config)
 
     @property
@@ -164,7 +164,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @property
     def module_to_env(self) -> EnvToModule:
-        """Module id -> connectors; their state is that of the connectors that change outputs and actions."""
+        """Module id -> connectors; the state covers only the connectors that change outputs and actions."""
         return self._resources.env_to_module.sides()["module_to_env_connector"]
 
     @property
@@ -233,12 +233,12 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         Args:
             num_timesteps: Minimum number of env steps (or agent steps, see `count_steps_by`) over all envs. Running
                 episodes are cut and continued by the next call.
-            num_episodes: Exact number of complete episodes: the first ones to begin, regardless of their length.
-                Running episodes are dropped first. Envs with no further episode to begin wait for the others to finish.
-                If neither number is given, each env makes `rollout_fragment_length` steps or, with
-                `batch_mode="complete_episodes"`, one complete episode.
+            num_episodes: Exact number of complete episodes: the first ones to start, regardless of their length.
+                Running episodes are dropped first. Envs without another episode to start wait for the others to finish.
+                If neither number is given, each env runs for `rollout_fragment_length` steps or, with
+                `batch_mode="complete_episodes"`, for one complete episode.
             explore: True to sample actions, False for the most likely actions, None for the configured value.
-            random_actions: Act uniformly at random, without the modules.
+            random_actions: Choose actions uniformly at random, without the modules.
             force_reset: Drop running episodes first.
 
         Returns:
@@ -246,7 +246,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
             index.
 
         Raises:
-            MultiAgentEnvError, ModuleOutputError: If an env or a module returns something invalid. Running episodes are
+            MultiAgentEnvError, ModuleOutputError: If an env or a module returns an invalid result. Running episodes are
                 then dropped, and the next call returns the finished episodes. The same applies to errors of envs, which
                 propagate, and to interrupts.
             OfflineError: If files of `output` could not be written. The next call tries again and returns the episodes.
@@ -277,12 +277,12 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         Episode k of n runs in env k % num_envs, so env i runs n // num_envs episodes, plus one if i < n % num_envs; the
         selection does not depend on episode length. Connector state is used but not changed; counters, random streams
         and all metrics except failures are also unchanged. Callbacks are not called. Running episodes are dropped; the
-        next `sample()` begins new episodes.
+        next `sample()` starts new episodes.
 
         Args:
-            num_episodes: Number of episodes, n; at least 1.
-            seeds: Seeds of the n resets, as integers. If None, a seeded runner uses fixed seeds that differ from the
-                training seeds and are the same in each call, and a runner without a seed uses none.
+            num_episodes: Number of episodes, n.
+            seeds: Integer seeds of the n resets. If None, a seeded runner uses the same seeds in each call, which
+                differ from the training seeds, and an unseeded runner uses none.
             explore: True to sample actions, False for the most likely actions.
 
         Returns:
@@ -314,8 +314,8 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     def make_module(self) -> None:
         """Create new modules from the current `config`; running episodes are dropped.
 
-        Modules have fresh weights unless they are given as instances. Connectors keep their state unless their option
-        or their spaces have changed.
+        Modules have fresh weights unless passed as instances. Connectors keep their state unless their option or their
+        spaces have changed.
         """
         self._check_not_stopped()
         self._calls.run("make_module()", self._sampling.make_module, {})
@@ -338,18 +338,18 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         self._resources.check_envs()
 
     def _check_changeable(self, method: str) -> None:
-        """Raise an error unless modules may change now: between calls, or in callbacks of the running call."""
+        """Raise an error unless modules may change now: between calls, or in callbacks of the current call."""
         self._check_not_stopped()
         self._calls.check(method, or_within=True)
 
     def _check_not_stopped(self) -> None:
         if self._stopped:
-            raise RunnerStoppedError("this runner was stopped and its envs are closed; make a new one")
+            raise RunnerStoppedError("this runner was stopped and its envs are closed; create a new one")
         self._resources.finish()
 
     @exits_as_errors()
     def stop(self) -> None:
-        """Close the envs and files. Calling it again is allowed, and completes an interrupted stop.
+        """Close the envs and files. Calling it again is allowed and completes an interrupted stop.
 
         Raises:
             RunnerBusyError: If a call that needs the envs is running.
@@ -373,9 +373,9 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
 
 def begin_increments(runner: MultiAgentEnvRunner) -> None:
-    """Start counting for `take_increment()`; to be called right after the runner is made.
+    """Start counting for `take_increment()`; must be called right after the runner is created.
 
-    The first increment includes values logged by callbacks when the envs were made.
+    The first increment includes values logged by callbacks when the envs were created.
     """
     runner._resources.metrics.begin_journal()
 

@@ -1,4 +1,4 @@
-"""Player of a batch of envs for `check_env()`, which inspects everything that the batch writes."""
+"""Plays a batch of envs for `check_env()` and inspects everything that the batch writes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fastmarl.testing.findings import MASK_KIND
 from fastmarl.testing.play import IDLE_STEPS, REPLAYED_STEPS, AnyPlay, UnplayableError
 from fastmarl.testing.report import Findings
 
-OTHERWISE_UNWRITTEN = 0x5A  # byte that fills observations beforehand in a replay of the batch
-EARLY_RESETS = 0.05  # fraction of the disturbing envs reset early in each step
+OTHERWISE_UNWRITTEN = 0x5A  # byte that prefills observations in a replay of the batch
+EARLY_RESETS = 0.05  # fraction of the varied envs that are reset early in each step of a replay
 
 
 class BatchPlay(AnyPlay):
@@ -44,7 +44,7 @@ class BatchPlay(AnyPlay):
             raise UnplayableError
 
     def play(self, steps: int) -> None:
-        """Make `steps` steps in every env, then repeat the first ones."""
+        """Take `steps` steps in every env, then repeat the first ones."""
         self._prepare()
         self._began = self._reset(np.arange(self._env.num_envs), UNWRITTEN, seeded=True)
         for step in range(steps):
@@ -61,21 +61,22 @@ class BatchPlay(AnyPlay):
                 self._trace.append((actions, said))
         self._findings.env_t = None
         if not self.episodes:
-            self._findings.note("endless", f"no episode came to an end in {steps} steps of each env; set "
-                                           f"out.terminated or out.truncated if one should")  # fmt: skip
+            self._findings.note("endless", f"no episode ended within {steps} steps of each env; set out.terminated or "
+                                           f"out.truncated when one should end")  # fmt: skip
         self._look_for_differences()
 
     def _look_for_differences(self) -> None:
-        """Check that a replay gives the same results whatever the initial array contents and the other envs."""
+        """Check that replays give the same results, regardless of initial array contents and of the other envs."""
         everybody = np.arange(self._env.num_envs)
         if self._replay_differs(everybody, everybody[:0]):
-            text = (f"changed although reset(seeds=[{self._seed}, ...]) and the actions were the same; draw all "
-                    f"randomness from generators that reset() makes from its seeds, and write whole observations for "
-                    f"all agents that are present")  # fmt: skip
+            text = (f"results changed although reset(seeds=[{self._seed}, ...]) and the actions were the same; draw "
+                    f"all randomness from generators that reset() creates from its seeds, and write complete "
+                    f"observations for all present agents")  # fmt: skip
             self._findings.problem("seed", text)
         elif len(everybody) > 1 and self._replay_differs(everybody[::2], everybody[1::2]):
-            text = ("changed when the other envs of the batch took other actions and were reset at other times; give "
-                    "each env its own generator, and let reset() touch the state of env_indices alone")  # fmt: skip
+            text = ("results changed when other envs of the batch took different actions and were reset at different "
+                    "times; use one generator per env, and let reset() change only the state of env_indices"
+                    )  # fmt: skip
             self._findings.note("neighbours", text)
 
     def _replay_differs(self, same: np.ndarray, other: np.ndarray) -> bool:
@@ -125,7 +126,7 @@ class BatchPlay(AnyPlay):
             for name, group in self._groups.items():
                 self._look_at_observations(group, out.groups[name], out.groups[name].present & is_reset[:, None])
                 if group.is_written(out.groups[name].obs, ~is_reset):
-                    text = "reset() wrote observations of envs that it was not to reset; they are ignored"
+                    text = "reset() wrote observations of envs that it was not asked to reset; they are ignored"
                     self._findings.note("other rows", text, None, name)
             self._look_at_infos(out)
             self._states.look()
@@ -158,7 +159,7 @@ class BatchPlay(AnyPlay):
         return private, said
 
     def _arrays(self, byte: int) -> StepArrays:
-        """Return arrays as a runner passes them to a reset, but with observations filled with a byte."""
+        """Return arrays like those that a runner passes to a reset, but with observations filled with `byte`."""
         out = self._env.new_arrays()
         for name, group in self._groups.items():
             arrays = out.groups[name]
@@ -176,14 +177,13 @@ class BatchPlay(AnyPlay):
         self._answer(call, int(self._t_E.max()), *args, **kwargs)
         replaced = [(name, before[name], now) for name, now in self._named_arrays(out) if now is not before[name]]
         for name, array, now in replaced:
-            text = (f"{call}() replaced {name}, {_form(array)}, by {_form(now)}; write into the array "
-                    f"that is there, as by array[...] = values")  # fmt: skip
+            text = (f"{call}() replaced {name}, {_form(array)}, with {_form(now)}; write into the existing array, for "
+                    f"example with array[...] = values")  # fmt: skip
             self._findings.problem("replaced", text, None, name)
         if replaced:
             raise UnplayableError
 
     def _named_arrays(self, out: StepArrays) -> Iterator[tuple[str, Any]]:
-        """Yield (name, array) for all arrays."""
         yield "out.terminated", out.terminated
         yield "out.truncated", out.truncated
         for name, group in self._groups.items():
@@ -214,7 +214,7 @@ class BatchPlay(AnyPlay):
         gc.collect()
         for name, reference in references.items():
             if reference() is not None:
-                text = f"{name} or a view of it is kept after the call, when its memory is used for other things"
+                text = f"{name} or a view of it is kept after the call, but its memory is then reused; keep a copy"
                 self._findings.problem("kept", text, None, name)
                 self._keeps = True
 
@@ -257,7 +257,7 @@ class BatchPlay(AnyPlay):
         were_there = np.any([group.seen.any(axis=1) for group in groups], axis=0)
         for e in np.flatnonzero(~over & ~are_there & were_there).tolist():
             self._findings.episode, self._findings.env_t = int(self._episode_E[e]), int(self._t_E[e])
-            text = "every agent of an env has ended, but neither out.terminated nor out.truncated: the episode goes on"
+            text = "all agents of an env have ended, but its terminated and truncated flags are False"
             self._findings.note("nobody left", text)
         acting = any(group.acting.any() for group in groups)
         is_idle = not (acting or over.any())

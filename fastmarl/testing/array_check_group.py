@@ -16,7 +16,7 @@ from fastmarl.core.spaces.masks import choices_of, mask_key, parts_of
 from fastmarl.core.spaces.structs import flatten_struct
 
 READY_ACTIONS = 64  # number of different actions per agent
-UNWRITTEN = 0xA5  # byte that fills observations beforehand
+UNWRITTEN = 0xA5  # byte that prefills observations
 
 
 class PlayedGroup:
@@ -36,7 +36,7 @@ class PlayedGroup:
         self.layout, self.actions = RowLayout(observation_space), RowLayout(action_space)
         self._leaf_spaces = leaf_spaces(observation_space)
         self._mask_key, self._choices = mask_key(observation_space, action_space), choices_of(action_space)
-        self._action_space = deepcopy(action_space)  # does not use the generator of the env space
+        self._action_space = deepcopy(action_space)  # so that the generator of the env's space is not used
         self._action_space.seed(seed)
         samples = [self.actions.leaves_of(self._action_space.sample()) for _ in range(READY_ACTIONS)]
         self._ready = [np.stack([np.asarray(part) for part in parts]) for parts in zip(*samples, strict=True)]
@@ -105,7 +105,7 @@ class PlayedGroup:
             unwritten, fits = _parts(_is_unwritten(array)), _parts(_fits(space, array), np.all)
             for e, i in np.argwhere(seen & (unwritten | ~fits)).tolist():
                 if unwritten[e, i]:
-                    text = "was not written, or not all of it, though the agent is present"
+                    text = "was not written, or only in part, although the agent is present"
                     yield e, i, Misfit("unwritten", leaf.path, text)
                 else:
                     for misfit in misfits(space, array[e, i], leaf.path):
@@ -118,14 +118,14 @@ def _parts(flags: np.ndarray, over: Any = np.any) -> np.ndarray:
 
 
 def _is_unwritten(array: np.ndarray) -> np.ndarray:
-    """Return where all bytes are UNWRITTEN; nowhere for single-byte dtypes, for which it may be a valid value."""
+    """Return a mask of elements whose bytes are all UNWRITTEN, or all False if this could be a valid single byte."""
     if array.dtype == object or array.itemsize == 1:
         return np.zeros(array.shape, np.bool_)
     return (array[..., None].view(np.uint8) == UNWRITTEN).all(axis=-1)
 
 
 def _fits(space: gym.Space, array: np.ndarray) -> np.ndarray:
-    """Return where numbers are known to be in the space."""
+    """Return a mask of the numbers that are known to be in the space."""
     if isinstance(space, gym.spaces.Box):
         return (array >= space.low) & (array <= space.high)
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):

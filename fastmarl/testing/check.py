@@ -17,7 +17,7 @@ from fastmarl.testing.array_check import BatchPlay
 from fastmarl.testing.play import Play, UnplayableError
 from fastmarl.testing.report import Findings, Report
 
-BATCH_SIZE = 4  # number of envs if the check makes a batch itself
+BATCH_SIZE = 4  # number of envs if the check creates the batch itself
 
 
 @exits_as_errors()
@@ -27,10 +27,10 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
 
     Args:
         env: Any value of `EnvRunnerConfig(env=...)`, or an env that is not in use elsewhere. It is closed at the end.
-        env_config: Config passed to the function that makes the env.
+        env_config: Config passed to the function that creates the env.
         steps: Number of env steps (for a batch, per env). The first 100 are then repeated with the same seed and
             actions, and once more while past observations are overwritten or, in a batch, while every other env acts
-            differently. If the check makes the env itself, it also repeats them in a second env.
+            differently. If the check creates the env itself, it also repeats them in a second env.
         seed: Seed of the first reset() and of the actions. Actions obey the masks in observations and infos.
         late_rewards: As in `EnvRunnerConfig`. Unless it is "error", finished agents may receive rewards.
         respawn: As in `EnvRunnerConfig`. If True, agents may be observed again after they have finished.
@@ -40,7 +40,7 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
         `problems`; `notes` lists findings that are allowed but often unintended.
 
     Raises:
-        EnvCheckError: If this is not a multi-agent environment at all. Errors of the first constructor call also
+        EnvCheckError: If `env` is not a multi-agent environment at all. Errors of the first constructor call also
             propagate.
     """
     is_object = not isinstance(env, str) and not inspect.isclass(env)
@@ -68,20 +68,19 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
 
 
 def _maker(env: Any, env_config: dict) -> Callable[[], Any]:
-    """Return a function that makes an env as a runner does, with a new context that the constructor may change."""
+    """Return a function that creates an env as a runner does, with a new context that the constructor may modify."""
     create = env_creator(env)
     return lambda: as_multi_agent_env(create(EnvContext(env_config, 0, num_envs=BATCH_SIZE)))
 
 
 def _compare(play: Play, make: Callable[[], Any], findings: Findings) -> None:
-    """Repeat the played steps in another env."""
     try:
         with exits_as_errors():
             other = make()
     except Exception as error:
         findings.env_t = None
-        text = f"another env, made in the same way beside this one, could not be made: {error!r:.200}"
-        findings.note("another", f"{text}; a runner with several envs needs that")
+        text = f"a second env could not be created in the same way while this one exists: {error!r:.200}"
+        findings.note("another", f"{text}; a runner with several envs needs this")
         return
     play.compare(other)
     _close(other, findings)

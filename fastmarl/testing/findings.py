@@ -46,10 +46,10 @@ class MaskFindings:
         sizes = choices_of(action_space)
         unread = [key for key in MASK_KEYS if key != MASK and isinstance(info, Mapping) and key in info]
         if unread and not masks:
-            self._note(f"info[{unread[0]!r}] is ignored; call it {MASK!r}, or put it into the observation", agent)
+            self._note(f"info[{unread[0]!r}] is ignored; rename it to {MASK!r}, or put it into the observation", agent)
         if masks and not sizes:
             where = next(iter(masks))
-            self._note(f"{where} is ignored: no mask fits the action space {action_space!r:.200}", agent, where)
+            self._note(f"{where} is ignored: masks are not supported for {action_space!r:.200}", agent, where)
             return
         rows = {where: row for where, mask in masks.items() if self._fits(agent, where, row := mask_row(mask), sizes)}
         if rows:
@@ -67,14 +67,14 @@ class MaskFindings:
         """Return whether a mask can be read. Masks in observations are compared with their space elsewhere."""
         problem = size_problem(row.size, sizes)
         if problem is None and row.dtype.kind not in "fiub":
-            problem = f"holds {row.tolist()[0]!r:.200}, expected numbers or bools"
+            problem = f"contains {row.tolist()[0]!r:.200}, expected numbers or bools"
         if problem and where.startswith("info"):
             self._findings.problem(MASK_KIND, f"{where} {problem}", agent, where)
         if problem:
             return False
         irregular = row[(row != 0) & (row != 1)]
         if irregular.size:
-            self._note(f"{where} holds {irregular[0]}; 0 rules a choice out, any other value allows it", agent, where)
+            self._note(f"{where} contains {irregular[0]}; 0 excludes a choice, any other value allows it", agent, where)
         return True
 
     def _note(self, text: str, agent: Any, where: Any = None) -> None:
@@ -82,7 +82,7 @@ class MaskFindings:
 
 
 class StateFindings:
-    """Notes results of `state()` that a runner would reject; it only calls `state()` with `record_env_state=True`.
+    """Notes results of `state()` that a runner would reject; runners call it only with `record_env_state=True`.
 
     Args:
         env: An env or a batch; nothing is noted if it has no `state()`.
@@ -122,7 +122,7 @@ class StateFindings:
 
 
 class PettingZooRules:
-    """Notes behaviour that our adapters handle, but not the PettingZoo loop or other libraries.
+    """Notes behaviour that our adapters handle but the PettingZoo loop and other libraries do not.
 
     Args:
         env: Any env; nothing is noted unless it is a PettingZoo env.
@@ -148,14 +148,14 @@ class PettingZooRules:
         removed = self._env.removed if isinstance(self._env, AECPettingZooEnv) else []
         for agent in self._before:
             if agent in removed:
-                self._note(agent, "was removed from `agents` without a turn, and PettingZoo's own loop loses what it "
-                                  "was to get there: leave it until step(None) in that turn")  # fmt: skip
+                self._note(agent, "was removed from `agents` before its last turn, so PettingZoo's own loop loses the "
+                                  "data for that turn: keep the agent until step(None) in that turn")  # fmt: skip
             elif agent in now and agent in ended:
-                self._note(agent, "is still in `agents` after its flag was True, and PettingZoo's own loop goes on "
-                                  "with it: remove it in that step, of an AECEnv in step(None)")  # fmt: skip
+                self._note(agent, "is still in `agents` after its flag was True, so PettingZoo's own loop continues "
+                                  "with it: remove it in that step, or for an AECEnv in step(None)")  # fmt: skip
             elif agent not in now and agent not in ended:
-                self._note(agent, "was removed from `agents` without a flag, so it waits until the end of the episode, "
-                                  "and has the flags of that: set its own flag in that step")  # fmt: skip
+                self._note(agent, "was removed from `agents` without a flag, so it waits until the end of the episode "
+                                  "and gets the episode's flags: set its own flag in that step")  # fmt: skip
         if now and ended == {"__all__"}:
             self._note(None, "'__all__' ended the episode, which PettingZoo's own loop does not notice: set the flags "
                              "of all agents and empty `agents`")  # fmt: skip

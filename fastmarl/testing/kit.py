@@ -93,7 +93,7 @@ class TurnBasedEnv(CountingEnv):
 
 @public("fastmarl.testing")
 class DyingAgentsEnv(ClockEnv):
-    """Agents come and go by a script; each receives a reward of 1 for every action.
+    """Agents come and go according to a script; each receives a reward of 1 for every action.
 
     Args:
         stays: Agent id -> list of (first, last), the env steps of the first and last observation of each stay. The
@@ -133,7 +133,7 @@ class ScriptedEnv(MultiAgentEnv):
 
     def __init__(self, script: list[tuple], observation_space: gym.Space, action_space: gym.Space):
         if not script or len(script[0]) != 2:
-            raise EnvCheckError("a script begins with a pair (observations, infos), for the first reset")
+            raise EnvCheckError("a script must start with a pair (observations, infos) for the first reset")
         self.possible_agents = list(dict.fromkeys(agent for tick in script for agent in tick[0]))
         self.observation_space = observation_space
         self.action_space = action_space

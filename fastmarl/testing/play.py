@@ -1,4 +1,4 @@
-"""Player of an environment with random actions for `check_env()`, which inspects everything that it returns."""
+"""Plays an environment with random actions for `check_env()` and inspects everything that it returns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class UnplayableError(Exception):
 
 
 class AnyPlay:
-    """Base class of the players of envs and batches.
+    """Base class for players of envs and batches.
 
     Args:
         findings: Receives problems and notes.
@@ -87,7 +87,7 @@ class Play(AnyPlay):
             self._findings.problem("possible_agents", str(error))
         if not self._known and not self._findings.problems:
             self._findings.note("possible_agents", "possible_agents is empty, so any id may appear; modules then need "
-                                                   "spaces of their own")  # fmt: skip
+                                                   "their own spaces")  # fmt: skip
         for agent in self._known:
             self._find_spaces(agent)
         if self._findings.problems:
@@ -102,7 +102,7 @@ class Play(AnyPlay):
                 kind = "space" if isinstance(error, EnvCheckError) else MASK_KIND
                 self._findings.problem(kind, str(error), agent)
                 return False
-            action_space = deepcopy(action_space)  # does not use the generator of the env space
+            action_space = deepcopy(action_space)  # so that the generator of the env's space is not used
             action_space.seed(self._seed + len(self._spaces))
             self._spaces[agent] = observation_space, action_space
         return True
@@ -123,19 +123,19 @@ class Play(AnyPlay):
                 self._reset(seed=None)
         self._findings.env_t = None
         if not self.episodes:
-            self._findings.note("endless", f"no episode came to an end in {steps} env steps; set '__all__' in "
-                                           f"terminateds or truncateds if one should")  # fmt: skip
+            self._findings.note("endless", f"no episode ended within {steps} env steps; set '__all__' in terminateds "
+                                           f"or truncateds when one should end")  # fmt: skip
         self._look_back_at_agents()
         look_for_differences(self._env, self._findings, self._seed, self._trace)
 
     def compare(self, other: Any) -> None:
-        """Repeat the first steps in another env made in the same way, if this env has repeated them correctly."""
+        """Repeat the first steps in another env created in the same way, if this env has repeated them correctly."""
         if self._trace and not any(finding.kind == "seed" for finding in self._findings.problems.values()):
             look_at_another(other, self._findings, self._seed, self._trace)
 
     def _look_back_at_episode(self) -> None:
         for agent in self._rewarded_unseen - self._seen:
-            text = "received rewards but was not observed in the whole episode, so no action is rewarded"
+            text = "received rewards but was never observed in the episode, so they reward no action"
             self._findings.note("never observed", text, agent)
 
     def _look_back_at_agents(self) -> None:
@@ -145,7 +145,7 @@ class Play(AnyPlay):
             self._findings.problem("possible_agents", str(error))
             return
         if now != self._known:
-            text = f"possible_agents changed from {self._known!r:.200} to {now!r:.200}; let `agents` change instead"
+            text = f"possible_agents changed from {self._known!r:.200} to {now!r:.200}; change only `agents`"
             self._findings.problem("possible_agents", text)
         for agent in self._spaces:
             self._look_back_at_spaces(agent)
@@ -162,7 +162,7 @@ class Play(AnyPlay):
             return
         for kind, before, now in zip(("observation", "action"), self._spaces[agent], spaces, strict=True):
             if now != before:
-                text = f"its {kind} space changed from {before!r:.200} to {now!r:.200}; a space is for all episodes"
+                text = f"its {kind} space changed from {before!r:.200} to {now!r:.200}; spaces must stay the same"
                 self._findings.problem("space", text, agent, kind)
 
     def _reset(self, seed: int | None) -> None:
@@ -177,7 +177,7 @@ class Play(AnyPlay):
         self._look_at_infos(infos)
 
     def _step(self) -> bool:
-        """Make a step and return whether the episode is over."""
+        """Take a step and return whether the episode is over."""
         actions = {agent: random_action(self._spaces[agent][1], mask) for agent, mask in self._acting.items()}
         private = deepcopy(actions)
         self._env_t += 1
@@ -213,11 +213,11 @@ class Play(AnyPlay):
 
     def _look_for_shared_memory(self, actions: dict, private: dict) -> None:
         if not same(actions, private):
-            self._findings.note("changed actions", "step() changed the actions it was given; take a copy")
+            self._findings.note("changed actions", "step() modified the actions it received; copy them first")
         returned, copied = (list(arrays_in(obs)) for obs in self._last_obs)
         if not all(map(same, returned, copied)):
-            self._findings.note("reused arrays", "step() wrote into arrays that were returned before; fastmarl copies "
-                                                 "them at once, others may not")  # fmt: skip
+            self._findings.note("reused arrays", "step() overwrote arrays that were returned earlier; fastmarl copies "
+                                                 "arrays immediately, others may not")  # fmt: skip
 
     def _is_known(self, agent: Any, part: str) -> bool:
         if not self._known or agent in self._spaces:
@@ -237,8 +237,8 @@ class Play(AnyPlay):
                 report(kind, f"{where} {text}" if kind != "observation" else f"{where}: {text}", agent, path)
             if agent in self._finished:
                 if not self._respawn:
-                    text = (f"was observed again after it had finished in env step {self._finished[agent]}; drop it "
-                            f"from step(); {ONLY_RESPAWNING}")  # fmt: skip
+                    text = (f"was observed again after it had finished in env step {self._finished[agent]}; omit it in "
+                            f"step(); {ONLY_RESPAWNING}")  # fmt: skip
                     self._findings.problem("after the end", text, agent, "observations")
                 del self._finished[agent]
             self._seen.add(agent)
@@ -257,7 +257,7 @@ class Play(AnyPlay):
                 self._findings.problem("reward", f"reward: {problem}", agent)
             if agent in self._finished and agent not in returning and not self._late_rewards:
                 text = (f"received a reward of {reward} after it had finished in env step {self._finished[agent]}; "
-                        f'drop it from step(), or set late_rewards="accumulate" or "drop"')  # fmt: skip
+                        f'omit it in step(), or set late_rewards="accumulate" or "drop"')  # fmt: skip
                 self._findings.problem("after the end", text, agent, "rewards")
             if agent not in self._seen:
                 self._rewarded_unseen.add(agent)
@@ -282,8 +282,8 @@ class Play(AnyPlay):
             return
         if self._seen and self._seen <= self._finished.keys():
             self._findings.note("nobody left", "every agent has finished, but no '__all__' flag is True: the episode "
-                                               "goes on")  # fmt: skip
-        self._look_at_idleness(not self._acting, f"had an observation to act upon in {IDLE_STEPS} env steps")
+                                               "continues")  # fmt: skip
+        self._look_at_idleness(not self._acting, f"had an observation to act on in {IDLE_STEPS} env steps")
 
 
 def _is_true(flag: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Replays of an environment with the same seed and actions, to find differences that should not occur."""
+"""Replays an environment with the same seed and actions to find unexpected differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Difference(NamedTuple):
 
 
 def look_for_differences(env: Any, findings: Findings, seed: int, trace: Sequence[tuple[dict | None, tuple]]) -> None:
-    """Report if the env differs in a replay with the same seed and actions, or after observations are overwritten.
+    """Report whether a replay with the same seed and actions differs, also after observations are overwritten.
 
     Args:
         env, findings: The played env, and the receiver of problems and notes.
@@ -42,24 +42,24 @@ def look_for_differences(env: Any, findings: Findings, seed: int, trace: Sequenc
         return
     findings.env_t = difference.env_t
     if unspoilt is None and difference.env_t > 0 and first_difference(spoil=False) is None:
-        text = (f"different {difference.what} came after observations had been overwritten: the env continues from the "
-                f"arrays that it returned; return copies")  # fmt: skip
+        text = (f"different {difference.what} after observations had been overwritten: the env keeps using the arrays "
+                f"that it returned; return copies")  # fmt: skip
         findings.note("aliased state", text, difference.agent)
     else:
-        text = (f"different {difference.what} came after the same reset(seed={seed}) and the same actions; draw all "
-                f"randomness from a generator that reset() makes from its seed")  # fmt: skip
+        text = (f"different {difference.what} after the same reset(seed={seed}) and the same actions; draw all "
+                f"randomness from a generator that reset() creates from its seed")  # fmt: skip
         findings.problem("seed", text, difference.agent)
 
 
 def look_at_another(env: Any, findings: Findings, seed: int, trace: Sequence[tuple[dict | None, tuple]]) -> None:
-    """Report if another env, made in the same way, differs; see `look_for_differences()`."""
+    """Report whether another env, created in the same way, differs; see `look_for_differences()`."""
     findings.episode = 0
     difference = _first_difference(env, seed, trace, spoil=False)
     if difference is not None:
         findings.env_t = difference.env_t
-        text = (f"another env, made in the same way, gave different {difference.what} after the same "
-                f"reset(seed={seed}) and the same actions, so recorded episodes can't be replayed; draw nothing in the "
-                f"constructor, or from global generators")  # fmt: skip
+        text = (f"another env, created in the same way, returned different {difference.what} after the same "
+                f"reset(seed={seed}) and the same actions, so recorded episodes can't be replayed; don't draw random "
+                f"numbers in the constructor or from global generators")  # fmt: skip
         findings.note("seed", text, difference.agent)
 
 

@@ -1,4 +1,4 @@
-"""The report of `check_env()`, and its format in a terminal."""
+"""The report of `check_env()` and how it is printed in a terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Finding:
 
 
 class Findings:
-    """Collects the first occurrence of each (kind, agent, where) and counts further ones.
+    """Collects the first occurrence of each (kind, agent, where) and counts all occurrences.
 
     Attributes:
         episode, env_t: Current position of the env, kept up to date by the player.
@@ -67,7 +67,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Report:
-    """Result of `check_env()`, true if there are no problems. `str()` formats it for a terminal.
+    """Result of `check_env()`, truthy if there are no problems. `str()` formats it for a terminal.
 
     Attributes:
         env: Class name of the env.
@@ -138,6 +138,6 @@ def location_of(error: BaseException) -> str:
 
 
 def own_frame(error: BaseException) -> traceback.FrameSummary:
-    """Return the last call in user code that led to an exception, which a library may have raised."""
+    """Return the innermost user-code frame of an exception, which a library may have raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return ([frame for frame in frames if not frame.filename.startswith(LIBRARIES)] or frames)[-1]

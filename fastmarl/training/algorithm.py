@@ -99,12 +99,12 @@ def agents_of(env: Any) -> list[Hashable]:
     """
     agents = possible_agents_of(env) or named_agents(env)
     if not agents:
-        raise ConfigError("this algorithm needs an env that names its agents in possible_agents; add it, or train ippo")
+        raise ConfigError("this algorithm needs an env that lists its agents in possible_agents; add it, or train ippo")
     return agents
 
 
 def linear_schedule(optimizer: torch.optim.Optimizer, num_updates: int) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return a schedule that lowers the learning rate linearly to a fiftieth.
+    """Return a schedule that lowers the learning rate linearly to a fiftieth of its initial value.
 
     The rate depends only on the update index, so a run that is resumed with more steps continues as if it had been
     started with them.
@@ -137,12 +137,12 @@ def load_states(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """
     if state.keys() != parts.keys():
         raise CheckpointError(f"the learner has the parts {sorted(parts)}, but the checkpoint has "
-                              f"{sorted(state)}: it may be of another version of fastmarl")  # fmt: skip
+                              f"{sorted(state)}: it may be from another fastmarl version")  # fmt: skip
     for name, part in parts.items():
         try:
             part.load_state_dict(_with_tensors(state[name]))
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"the checkpoint's {name} does not fit: {' '.join(str(error).split())}") from error
+            raise CheckpointError(f"the checkpoint's {name} does not match: {' '.join(str(error).split())}") from error
 
 
 def _with_tensors(value: Any) -> Any:

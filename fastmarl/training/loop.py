@@ -21,7 +21,7 @@ from fastmarl.runner.runner import MultiAgentEnvRunner
 from fastmarl.training.algorithm import Algorithm, Learner
 from fastmarl.training.run_folder import CURVE, RECORD, RunFolder
 
-ROWS = 100  # approximate length of a learning curve
+ROWS = 100  # approximate number of rows of a learning curve
 AGENT_STEPS = "num_agent_steps_sampled_lifetime"
 RETURN, RETURNS_OF_POLICIES = "episode_return_mean", "module_episode_returns_mean"
 
@@ -33,7 +33,7 @@ class Progress:
     Attributes:
         env_steps: Number of env steps taken.
         total: Number of env steps of the complete run.
-        steps_per_second: Env steps per second since this process began to train.
+        steps_per_second: Env steps per second since this process started training.
         mean_return: Mean return of the last 100 episodes.
     """
 
@@ -76,7 +76,7 @@ def train(
     evaluate: Callable[[MultiAgentEnvRunner], Mapping[str, Any]] = lambda runner: {},
     warn: Callable[[str], None] = print,
 ) -> Outcome:
-    """Train until the end of the run or until a signal; after a signal, finish the current update and save it.
+    """Train until the end of the run or a signal; after a signal, finish the current update and save a checkpoint.
 
     Args:
         algorithm: The algorithm.
@@ -136,7 +136,7 @@ def _curve_is_written(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{folder.path / CURVE} can't be written: {error.strerror or error}; make room, then "
+        raise ConfigError(f"{folder.path / CURVE} can't be written: {error.strerror or error}; free disk space, then "
                           f"continue with --resume {folder.quoted}") from error  # fmt: skip
 
 
@@ -158,8 +158,8 @@ class _Loop:
         self._learner: Learner = algorithm.make_learner(runner, args, self.num_updates)
         self.updates = 0
         self.checkpoint: Path | None = None
-        self._cpu_seconds = 0.0  # of earlier processes
-        self._is_at_start = True  # True if no running episode has made a step
+        self._cpu_seconds = 0.0  # CPU time used by earlier processes
+        self._is_at_start = True  # True if no running episode has taken a step
         self._envs_have_states: bool | None = None
 
     @property
@@ -235,8 +235,8 @@ class _Loop:
             self.checkpoint = self._folder.save_checkpoint(self.env_steps, self._save_runner, state)
         except OSError as error:
             before = f"the last one written is {self.checkpoint.name}" if self.checkpoint else "there is no earlier one"
-            raise CheckpointError(f"no checkpoint after {self.env_steps:,} env steps: {error.strerror or error}; "
-                                  f"{before}") from error  # fmt: skip
+            raise CheckpointError(f"can't save a checkpoint after {self.env_steps:,} env steps: "
+                                  f"{error.strerror or error}; {before}") from error  # fmt: skip
 
     def _try_to_save(self) -> None:
         """Save a checkpoint; if it cannot be written, warn and continue."""
@@ -249,7 +249,7 @@ class _Loop:
         try:
             self.save()
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; make room, then continue with --resume {self._folder.quoted}"
+            raise CheckpointError(f"{error}; free disk space, then continue with --resume {self._folder.quoted}"
                                   ) from error  # fmt: skip
 
     def _save_runner(self, path: Path) -> None:
@@ -276,9 +276,9 @@ class _Loop:
         except CheckpointError:
             raise
         except (KeyError, TypeError, ValueError, ConfigError) as error:
-            raise CheckpointError(f"the learner's part of the checkpoint does not fit: {error}") from error
+            raise CheckpointError(f"the learner's part of the checkpoint does not match: {error}") from error
         if not is_exact:
-            self._warn("running episodes begin again, as the env can't save its state: the run continues, but is not "
+            self._warn("running episodes restart, because the env can't save its state: the run continues, but is not "
                        "bit-identical to an uninterrupted one")  # fmt: skip
 
 
@@ -292,7 +292,6 @@ def _without_trace(evaluate: Callable[[Any], Mapping[str, Any]], runner: MultiAg
 
 
 def _random_state() -> dict[str, Any]:
-    """Return the states of the global random generators."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {
         "python": random.getstate(),

@@ -30,7 +30,7 @@ from fastmarl.report.records import versions
 RUN_FILE, CURVE, PICTURE, RECORD, LOCK, LEARNER = "run.json", "curve.csv", "curve.png", "record", ".lock", "learner"
 FILES = (RUN_FILE, CURVE, PICTURE)
 FORMAT = "fastmarl.run"
-MOST_BYTES = 2**24  # of run.json
+MOST_BYTES = 2**24  # maximum size of run.json
 KEPT = 2  # number of checkpoints, so that there is another one if the latest is damaged
 _CHECKPOINT = re.compile(r"checkpoint(?:-(\d+))?")  # a loop with a single checkpoint may omit the number
 _LEFTOVER = re.compile(r"\.(checkpoint(-\d+)?|run\.json|curve\.csv)\.[0-9a-f]{32}")  # left by a killed process
@@ -41,7 +41,7 @@ OPTIONS = {"env": str, "env_config": dict, "module": list, "steps": int}  # need
 
 
 class RunFolder:
-    """The directory of a new or existing run, which a single process at a time can lock.
+    """The directory of a new or existing run, which only one process at a time can lock.
 
     Args:
         path: Path of the directory.
@@ -70,8 +70,8 @@ class RunFolder:
             chosen.mkdir(parents=True, exist_ok=True)
             folder.lock()
             if folder._written() and not overwrite:
-                raise ConfigError(f"{chosen} has a run in it: continue it with --resume {folder.quoted}, or replace it "
-                                  f"with --overwrite")  # fmt: skip
+                raise ConfigError(f"{chosen} already contains a run: continue it with --resume {folder.quoted}, or "
+                                  f"replace it with --overwrite")  # fmt: skip
             folder._clear()
             folder.check_files()
         except BaseException as error:
@@ -88,7 +88,7 @@ class RunFolder:
         return shlex.quote(os.fspath(self.path))
 
     def has_progress(self) -> bool:
-        """Return True if the run has made progress, which means that the learning curve has a row."""
+        """Return True if the run has made progress, that is, if the learning curve has a row."""
         curve = self.path / CURVE
         return curve.exists() and len(read_file(curve).splitlines()) > 1
 
@@ -137,9 +137,9 @@ class RunFolder:
             mode = each.lstat().st_mode
             if stat.S_ISLNK(mode):
                 raise ConfigError(f"{each} is a link, which may lead out of the folder, to files that training would "
-                                  f"overwrite; replace it by a file or folder, or remove it")  # fmt: skip
+                                  f"overwrite; replace it with a file or folder, or remove it")  # fmt: skip
             if not stat.S_ISREG(mode) and (each.name in FILES or not stat.S_ISDIR(mode)):
-                raise ConfigError(f"{each} is not a regular file, as training reads and writes it; move it away")
+                raise ConfigError(f"{each} must be a regular file, because training reads or writes it; move it away")
 
     def _of_runs(self) -> Iterator[Path]:
         for each in self.path.iterdir():
@@ -178,7 +178,7 @@ class RunFolder:
         try:
             content = json.loads(read_file(file, MOST_BYTES))
             if content["format"] == FORMAT and "sha256" not in content:
-                raise ValueError("it has no checksum: it is incomplete, or an earlier fastmarl wrote it")
+                raise ValueError("it has no checksum: it is incomplete or was written by an earlier fastmarl")
             content = check_seal(content)
             known = content["format"] == FORMAT and all(
                 isinstance(within[name], kind)
@@ -189,8 +189,8 @@ class RunFolder:
             raise CheckpointError(f"{self.path} is not the folder of a training run: {file} can't be read "
                                   f"({error.strerror})") from error  # fmt: skip
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointError(f"{file} is damaged, or was changed by hand: {error}; copy it from a backup, or "
-                                  f"begin the run again with --overwrite") from error  # fmt: skip
+            raise CheckpointError(f"{file} is damaged or was changed by hand: {error}; copy it from a backup, or "
+                                  f"restart the run with --overwrite") from error  # fmt: skip
         if not known:
             raise CheckpointError(f"{file} does not describe a training run")
         return {**content, "options": renamed(content["options"])}
@@ -252,7 +252,7 @@ class RunFolder:
         """
         found = self.checkpoints()
         if not found:
-            raise CheckpointError(f"{self.path} has no checkpoint; begin the run again with --overwrite")
+            raise CheckpointError(f"{self.path} has no checkpoint; restart the run with --overwrite")
         for i, each in enumerate(found):
             try:
                 learner = load_state(each / LEARNER)

@@ -57,7 +57,7 @@ def runner_options(args: Namespace) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PolicyMapping:
-    """A policy mapping function that looks up agent ids by their text."""
+    """A policy mapping function that looks up agent ids by their `str()`."""
 
     policy_of: Mapping[str, str]
 
@@ -65,8 +65,8 @@ class PolicyMapping:
         try:
             return self.policy_of[str(agent_id)]
         except KeyError:
-            raise ConfigError(f"--policies was resolved for the agents {list(self.policy_of)}, but there is an agent "
-                              f"{agent_id!r}") from None  # fmt: skip
+            raise ConfigError(f"--policies was resolved for the agents {list(self.policy_of)}, but the env has an "
+                              f"agent {agent_id!r}") from None  # fmt: skip
 
 
 def _agents_of(env: str, env_config: Mapping[str, Any]) -> list[str]:
@@ -77,7 +77,7 @@ def _agents_of(env: str, env_config: Mapping[str, Any]) -> list[str]:
     finally:
         envs.close()
     if not agents:
-        raise ConfigError(f"--policies needs an env that names its agents in possible_agents; {env} names none")
+        raise ConfigError(f"--policies needs an env that lists its agents in possible_agents; {env} lists none")
     return agents
 
 
@@ -94,7 +94,7 @@ def _policy_mapping(given: list[str], agents: list[str]) -> PolicyMapping:
         for agent in matched:
             policy_of.setdefault(agent, name)
         if name not in policy_of.values():
-            raise ConfigError(f"--policies {text}: its agents have a policy already; put it before the others")
+            raise ConfigError(f"--policies {text}: its agents already have a policy; put it before the others")
     if left := [agent for agent in agents if agent not in policy_of]:
         raise ConfigError(f"--policies leaves out {', '.join(left)}; add a policy for them, such as OTHERS='*'")
     return PolicyMapping(policy_of)
@@ -106,15 +106,15 @@ def _networks(given: list[str], ids: list[str]) -> dict[str, RLModuleSpec]:
     for text in given:
         policy, sign, name = text.rpartition("=")
         if sign and policy not in ids:
-            raise ConfigError(f"--module {text}: there is no policy {policy!r}"
-                              f"{did_you_mean(similar(policy, ids)) or f'; there are {ids}'}")  # fmt: skip
+            raise ConfigError(f"--module {text}: unknown policy {policy!r}"
+                              f"{did_you_mean(similar(policy, ids)) or f'; choose from {ids}'}")  # fmt: skip
         try:
             make = object_named(name, "MODULE:NAME")
         except ConfigError as error:
             raise ConfigError(f"--module {text}: {error}") from error
         if not callable(make):
-            raise ConfigError(f"--module {text}: {name} is a {type(make).__name__}, not a class or function that makes "
-                              f"a network")  # fmt: skip
+            raise ConfigError(f"--module {text}: {name} is a {type(make).__name__}, not a class or function that "
+                              f"creates a network")  # fmt: skip
         specs |= {
             module_id: RLModuleSpec(module_class=OwnNetwork(make, name)) for module_id in ([policy] if sign else ids)
         }
@@ -141,7 +141,7 @@ class OwnNetwork:
             raise ConfigError(f"--module: {self.name}(observation_space, action_space, model_config) failed: "
                               f"{type(error).__name__}: {' '.join(str(error).split())}") from error  # fmt: skip
         if not isinstance(made, torch.nn.Module):
-            raise ConfigError(f"--module: {self.name} made a {type(made).__name__}, not a torch.nn.Module")
+            raise ConfigError(f"--module: {self.name} returned a {type(made).__name__}, not a torch.nn.Module")
         return made
 
 

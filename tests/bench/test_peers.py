@@ -324,7 +324,7 @@ def test_a_peer_runs_in_the_python_that_has_it(tmp_path):
         (["--python", f"supersuit={__file__}"], "is not an executable program"),
         (["--envs-folder", "/no/such/folder"], "--envs-folder /no/such/folder: there is no such folder"),
         (["--workers", "2", "--envs", "3"], "--envs [3] --workers [2]: workers need simple_spread"),
-        (["--json", "FIGURES.json"], "not figures of this benchmark: KeyError('env')"),
+        (["--json", "FIGURES.json"], "not results of this benchmark: KeyError('env')"),
     ],
 )
 def test_unusable_arguments_are_errors_before_the_work(capsys, tmp_path, monkeypatch, args, message):
@@ -338,9 +338,9 @@ def test_unusable_arguments_are_errors_before_the_work(capsys, tmp_path, monkeyp
     ("args", "message"),
     [
         (["--python", "supersuit"], "must be NAME=PATH"),
-        (["--workers", "-1"], "must be an integer of at least 0"),
-        (["--envs", "0"], "must be an integer of at least 1"),
-        (["--env", "chess"], "there is no 'chess'; there are spread, free"),
+        (["--workers", "-1"], "must be an integer >= 0"),
+        (["--envs", "0"], "must be an integer >= 1"),
+        (["--env", "chess"], "invalid choice 'chess'; choose from spread, free"),
         (["--seconds", "nan"], "must be a number of seconds above 0"),
         (["--json", str(Path(__file__).parents[1])], "must end in .json"),
         (["--markdown", "tables.html"], "must end in .md"),

@@ -69,7 +69,7 @@ def test_other_files_are_refused_and_stay(tmp_path, text):
 def test_rows_of_something_else_are_refused(tmp_path):
     file = tmp_path / "figures.json"
     file.write_text('{"rows": [{"length": 1}]}')
-    with pytest.raises(ConfigError, match="not figures of this benchmark: KeyError"):
+    with pytest.raises(ConfigError, match="not results of this benchmark: KeyError"):
         RecordFile(file, "run").merged({}, ORDERS)
 
 

@@ -80,4 +80,4 @@ def test_finished_series_are_kept_if_the_next_is_interrupted(tmp_path, monkeypat
 
 def test_unknown_series_are_errors(capsys):
     assert cli.main(["bench", "scaling", "--series", "planets"]) == 1
-    assert "no series 'planets'; there are agents, envs, network, workers" in capsys.readouterr().err
+    assert "unknown series 'planets'; choose from agents, envs, network, workers" in capsys.readouterr().err

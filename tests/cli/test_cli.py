@@ -150,7 +150,8 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch, capsys, tmp_path)
     hide(monkeypatch, "matplotlib")
     assert cli.main(["sample", "--env", "ready", "--out", str(tmp_path / "x.png")]) == 1
     expected = (
-        "fastmarl: this needs matplotlib: pip install matplotlib (or, in a clone of fastmarl, pip install -e '.[viz]')"
+        "fastmarl: this command needs matplotlib: pip install matplotlib (or, in a clone of fastmarl, pip install -e "
+        "'.[viz]')"
     )
     assert capsys.readouterr().err.splitlines() == [expected]
 
@@ -183,9 +184,9 @@ def test_headings_of_several_lines_end_in_one():
     ("args", "message"),
     [
         (["sample"], "--env"),
-        (["sample", "--env", "ready", "--steps", "0"], "--steps: must be an integer of at least 1, got '0'"),
-        (["sample", "--env", "ready", "--steps", "abc"], "--steps: must be an integer of at least 1, got 'abc'"),
-        (["sample", "--env", "ready", "--num-env-workers", "-1"], "must be an integer of at least 0, got '-1'"),
+        (["sample", "--env", "ready", "--steps", "0"], "--steps: must be an integer >= 1, got '0'"),
+        (["sample", "--env", "ready", "--steps", "abc"], "--steps: must be an integer >= 1, got 'abc'"),
+        (["sample", "--env", "ready", "--num-env-workers", "-1"], "must be an integer >= 0, got '-1'"),
         (["sample", "--env", "ready", "--out", "profile.txt"], "--out: must end in .png or .pdf or .svg, got"),
         (["sample", "--env", "ready", "--out", "file/profile.png"], "--out: can't write 'file/profile.png': "),
         (["sample", "--env", "ready", "--json", "folder.json"], "--json: can't write 'folder.json': Is a directory"),
@@ -220,7 +221,7 @@ def test_a_file_to_be_written_is_not_touched_before(tmp_path):
 def test_options_that_an_environment_does_not_have_are_one_line(capsys):
     assert cli.main(["sample", "--env", "mpe2.simple_spread_v3", "--env-config", '{"bogus": 1}']) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    wanted = "mpe2.simple_spread_v3 can't be made with env_config={'bogus': 1} as its keywords: "
+    wanted = "cannot create mpe2.simple_spread_v3 with env_config={'bogus': 1} as keyword arguments: "
     assert line.startswith(f"fastmarl: {wanted}")
 
 

@@ -149,6 +149,6 @@ def test_checkpoints_that_do_not_fit_are_one_line(capsys, tmp_path, command):
     (tmp_path / "empty").mkdir()
     assert "empty/state.json does not exist" in error_of("empty")
     save_state("other", {"weights": 1})
-    assert "other was not written by a runner, or by a fastmarl that saved no policies" in error_of("other")
+    assert "other was not written by a runner, or by a fastmarl version that saved no policies" in error_of("other")
     save("own", 1, policies={"default_policy": OwnNet()})
     assert "module 'default_policy' is a OwnNet, not a default network of fastmarl" in error_of("own")

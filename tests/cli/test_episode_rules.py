@@ -96,7 +96,7 @@ def test_returns_are_shown_in_the_envs_rewards(here, capsys):
 def test_other_commands_take_them(capsys):
     assert cli.main(["check-env", "lives"]) == 1
     out = capsys.readouterr().out
-    assert "observed again after it had finished" in out and "no episode came to an end" in out, out
+    assert "observed again after it had finished" in out and "no episode ended" in out, out
     rules = ["--max-steps", "5", "--respawn", "--late-rewards", "drop"]
     assert cli.main(["check-env", "lives", *rules]) == 0
     assert "100 episodes finished" in capsys.readouterr().out

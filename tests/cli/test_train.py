@@ -163,7 +163,7 @@ def test_code_of_a_folder_that_was_not_trained_here_is_trusted_once(here, change
     shutil.copytree("run", "copied")
     evaluation = ["evaluate", "copied", "--episodes", "2"]
     assert main(*evaluation) == 1
-    assert "name code that is not fastmarl's: nets_of_mine:Net; add --trust to import it" in capsys.readouterr().err
+    assert "not part of fastmarl: nets_of_mine:Net; add --trust to allow importing it" in capsys.readouterr().err
     assert main(*evaluation, "--trust") == main(*evaluation) == 0
     change_options(here / "copied", module=["nets_of_mine:Net", "others:Net"])
     assert main(*evaluation) == 1
@@ -266,7 +266,7 @@ def test_a_run_that_can_not_be_resumed_stays_as_it_is(here, capsys):
     (here / "run/curve.csv").write_text("x\n1\n")
     before = (here / "run/run.json").read_bytes()
     assert main("train", "--resume", "run", "--steps", "400") == 1
-    assert "curve.csv was not written by a MetricsWriter" in capsys.readouterr().err
+    assert "curve.csv is damaged or was not written by a MetricsWriter" in capsys.readouterr().err
     assert (here / "run/run.json").read_bytes() == before
 
 

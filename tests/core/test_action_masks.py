@@ -158,7 +158,7 @@ def test_a_mask_of_another_size_is_refused():
             self.observation_spaces = dict.fromkeys(self.possible_agents, space)
 
     config = fastmarl.EnvRunnerConfig(env=WrongSize, env_config={"space": "discrete", "place": "action_mask"})
-    with pytest.raises(ConfigError, match=r"'action_mask' MultiBinary\(4\) has 4 numbers, but Discrete\(5\) needs 5"):
+    with pytest.raises(ConfigError, match=r"'action_mask' .*MultiBinary\(4\), has 4 entries, but Discrete.5. needs 5"):
         fastmarl.MultiAgentEnvRunner(config)
 
 
@@ -169,7 +169,7 @@ def test_an_infos_mask_of_another_size_is_an_error():
 
     config = fastmarl.EnvRunnerConfig(env=Short, env_config={"space": "discrete", "place": "info"})
     with pytest.raises(
-        ActionMaskError, match=r"agent '[ab]', env step 0: info\['action_mask'\] has 4 numbers, expected 5"
+        ActionMaskError, match=r"agent '[ab]', env step 0: info\['action_mask'\] has 4 entries, expected 5"
     ):
         fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=5)
 

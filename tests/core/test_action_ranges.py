@@ -78,7 +78,7 @@ def test_bundled_envs_never_get_an_action_out_of_range(name, env_config, n, acti
 @pytest.mark.parametrize("bad", [[5, 0], [0, 2], [-1, 0]])
 def test_each_number_of_an_action_has_its_range(bad):
     with pytest.raises(
-        ModuleOutputError, match=rf"got \[ *{bad[0]} +{bad[1]}\]; numbers must be from \[0 0\] to \[4 1\]"
+        ModuleOutputError, match=rf"got \[ *{bad[0]} +{bad[1]}\]; values must be from \[0 0\] to \[4 1\]"
     ):
         sample("fastmarl.rware", Says(actions=bad), env_config=RWARE)
 
@@ -129,7 +129,7 @@ def test_bounds_of_a_box_are_those_of_the_options():
 def test_choices_with_a_fraction_are_refused_for_every_env(space):
     env = scripted(counting(), action_space=space)
     sample(env, Says(actions=np.full(space.shape, 2.0)))
-    with pytest.raises(ModuleOutputError, match=r"'p': expected whole actions .* got float64"):
+    with pytest.raises(ModuleOutputError, match=r"'p': expected integer actions .* got float64"):
         sample(env, Says(actions=np.full(space.shape, 1.5)))
 
 

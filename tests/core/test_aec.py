@@ -211,7 +211,7 @@ def test_one_lives_among_many_that_stay_listed():
 def test_actions_out_of_turn_are_errors():
     env = AECPettingZooEnv(Countdown())
     env.reset()
-    with pytest.raises(ValueError, match=r"expected the action of 'a', whose turn it is, got actions of \['b'\]"):
+    with pytest.raises(ValueError, match=r"expected an action of agent 'a', whose turn it is, got actions of \['b'\]"):
         env.step({"b": 0})
 
 

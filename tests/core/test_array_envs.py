@@ -157,16 +157,16 @@ def test_a_step_that_failed_is_not_counted():
 
 
 def test_a_batch_of_another_size_is_refused():
-    with pytest.raises(ConfigError, match=r"a batch of 3 envs is wanted .*, but Rooms has 5"):
+    with pytest.raises(ConfigError, match=r"a batch of 3 envs .*, got Rooms with 5"):
         make_runner(3, lambda config: Rooms(5))
 
 
 @pytest.mark.parametrize(
     ("groups", "spaces", "text"),
     [
-        ({"x": []}, {"x": gym.spaces.Discrete(2)}, "group 'x' needs agents"),
-        ({"x": ["a"]}, {}, "group 'x' needs agents, an observation space"),
-        ({"x": ["a"], "y": ["a"]}, dict.fromkeys("xy", gym.spaces.Discrete(2)), "must be in one group"),
+        ({"x": []}, {"x": gym.spaces.Discrete(2)}, "group 'x' needs at least one agent"),
+        ({"x": ["a"]}, {}, "group 'x' needs at least one agent, an observation space"),
+        ({"x": ["a"], "y": ["a"]}, dict.fromkeys("xy", gym.spaces.Discrete(2)), "must be unique across groups"),
     ],
 )
 def test_groups_must_make_sense(groups, spaces, text):
@@ -241,5 +241,5 @@ def test_actions_of_groups_may_have_different_parts():
 
 def test_modules_with_other_actions_are_refused():
     of_env, of_module = (gym.spaces.Box(-1, 1, shape, np.float32) for shape in ((2,), (3,)))
-    with pytest.raises(ConfigError, match="agent 'a' of env 0 is mapped to module 'g', made for other spaces"):
+    with pytest.raises(ConfigError, match="agent 'a' of env 0 is mapped to module 'g', which has different spaces"):
         sampled_by_two((of_env, of_env), (a_policy(of_module), None))

@@ -53,7 +53,7 @@ def test_observations_that_the_module_can_not_hold(bad, env_t):
     runner = make_runner(
         lambda config: Ints(config.num_envs, bad, (1, env_t, 1)), Says(NARROW, ACTIONS, actions=SEVENS)
     )
-    with pytest.raises(ObservationError, match=r"takes int8, which can't hold int64 .* values from") as error:
+    with pytest.raises(ObservationError, match=r"observation that int8, .* can hold, got int64 .* values") as error:
         runner.sample(num_timesteps=30)
     assert error.value.args[:3] == (1, "b", env_t)
 

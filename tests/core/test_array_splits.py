@@ -349,8 +349,8 @@ def test_parts_that_do_not_fit_are_refused():
             if len(made) == 3:
                 self.action_spaces["c"] = gym.spaces.Discrete(7)
 
-    with pytest.raises(EnvCheckError, match="Other has other agents or spaces in a batch of 2 envs than in one of 4"):
+    with pytest.raises(EnvCheckError, match="different agents or spaces in a batch of 2 envs than in one of 4"):
         make_runner(4, Other, worker_num_splits=2)
     assert [batch.closed for batch in made] == [True] * 3
-    with pytest.raises(ConfigError, match=r"a batch of 2 envs is wanted .*, but Rooms has 4"):
+    with pytest.raises(ConfigError, match=r"a batch of 2 envs .*, got Rooms with 4"):
         make_runner(4, lambda config: Rooms(4), worker_num_splits=2)

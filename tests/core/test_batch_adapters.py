@@ -179,7 +179,7 @@ def test_dropping_episodes_of_envs_that_cannot_be_reset_is_an_error():
     runner = fastmarl.MultiAgentEnvRunner(config)
     while not any(runner.env.envs[0]._ended):
         runner.sample(num_timesteps=NUM_ENVS)
-    with pytest.raises(EnvCheckError, match=r"AutoresetMode.DISABLED, or don't drop"):
+    with pytest.raises(EnvCheckError, match=r"AutoresetMode.DISABLED, or do not drop"):
         runner.sample(num_timesteps=NUM_ENVS, force_reset=True)
 
 

@@ -104,24 +104,24 @@ def test_slices_keep_flags_and_waiting_agents():
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda e: e.add_env_reset(observations={"a": 0}), "has already begun and is at env step 1"),
-        (lambda e: step(e, "b", "b"), "agent 'b': can't act twice on one observation"),
-        (lambda e: step(e, "c", "c"), "agent 'c': can't act before its first observation"),
+        (lambda e: e.add_env_reset(observations={"a": 0}), "is not empty and at env step 1"),
+        (lambda e: step(e, "b", "b"), "agent 'b': acts twice on the same observation"),
+        (lambda e: step(e, "c", "c"), "agent 'c': acts before its first observation"),
         (lambda e: step(e, "", "a"), "agent 'a': is observed twice without acting in between"),
-        (lambda e: step(e, "d", "d"), "agent 'd': has ended and can't receive more data"),
-        (lambda e: step(e, "a", "a", rewards={"d": 1.0}), "agent 'd': has ended"),
+        (lambda e: step(e, "d", "d"), "agent 'd': has finished and cannot receive more data"),
+        (lambda e: step(e, "a", "a", rewards={"d": 1.0}), "agent 'd': has finished"),
         (
             lambda e: e.add_env_step({"a": np.zeros(3)}, {"a": 1}, {}),
-            r"observation: expected the shape \(2,\), as before",
+            r"observation: expected shape \(2,\), like earlier items",
         ),
-        (lambda e: e.add_env_step({"a": {"x": 1}}, {"a": 1}, {}), "observation: expected the shape"),
-        (lambda e: e.cut(-1), "len_lookback_buffer must be 0 or more, got -1"),
-        (lambda e: e.agent_episodes["d"].cut(), "is over; no chunk follows it"),
-        (lambda e: e.agent_episodes["d"].add_env_step(0, 0, 0), "is over; nothing can be added"),
-        (lambda e: e.agent_episodes["a"].add_env_reset(0), "has begun, with 2 observations"),
+        (lambda e: e.add_env_step({"a": {"x": 1}}, {"a": 1}, {}), "observation: expected shape"),
+        (lambda e: e.cut(-1), "len_lookback_buffer must be >= 0, got -1"),
+        (lambda e: e.agent_episodes["d"].cut(), "has finished; it has no next chunk"),
+        (lambda e: e.agent_episodes["d"].add_env_step(0, 0, 0), "has finished; no more steps can be added"),
+        (lambda e: e.agent_episodes["a"].add_env_reset(0), "is not empty: it has 2 observations"),
         (lambda e: SingleAgentEpisode().add_env_step(0, 0, 0), "no observation yet; call add_env_reset"),
         (lambda e: SingleAgentEpisode(observations=[0, 1], rewards=[], actions=[]), "expected 1 items of actions"),
-        (lambda e: MultiAgentEpisode(observations=[{"a": 0}, {"a": 1}]), "is observed again at env step 1 "),
+        (lambda e: MultiAgentEpisode(observations=[{"a": 0}, {"a": 1}]), "observed again at env step 1 "),
     ],
 )
 def test_refused_calls_change_nothing(call, text):
@@ -136,7 +136,7 @@ def test_refused_calls_change_nothing(call, text):
 def test_nothing_is_added_to_an_episode_that_is_over():
     episode = step(begun("a"), "a", "a", terminateds={"__all__": True})
     for call in (lambda: step(episode, "a", "a"), episode.cut):
-        with pytest.raises(EpisodeError, match="ended at env step 1"):
+        with pytest.raises(EpisodeError, match="has finished, at env step 1"):
             call()
 
 

@@ -144,7 +144,7 @@ class Few(Callbacks):
 @pytest.mark.parametrize(
     ("callbacks_class", "functions", "text"),
     [
-        (Few, {}, "which Few.on_episode_end does not take: got an unexpected keyword argument '.*'"),
+        (Few, {}, "which Few.on_episode_end does not accept: got an unexpected keyword argument '.*'"),
         (None, {"on_episode_end": lambda episodes, **kwargs: None}, "missing a required argument: 'episodes'"),
         (
             None,
@@ -154,7 +154,7 @@ class Few(Callbacks):
     ],
 )
 def test_a_signature_that_events_do_not_fit_is_refused(callbacks_class, functions, text):
-    with pytest.raises(ConfigError, match=f"{text}; name arguments that you use, and end the signature with ..kwargs"):
+    with pytest.raises(ConfigError, match=f"{text}; name the arguments you use, and end the signature with ..kwargs"):
         listeners(callbacks_class, functions)
 
 

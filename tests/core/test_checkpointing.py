@@ -58,7 +58,7 @@ def test_a_runner_is_made_of_its_checkpoint_alone(tmp_path):
             assert len(other.sample(num_episodes=1)[0]) == 3
         with type(runner).from_checkpoint(tmp_path, replace(runner.config, seed=9)) as other:
             assert other.config.seed == 9
-        with pytest.raises(ConfigError, match=r"give a config or the options \['seed'\], not both"):
+        with pytest.raises(ConfigError, match=r"pass a config or the options \['seed'\], not both"):
             type(runner).from_checkpoint(tmp_path, runner.config, seed=1)
 
 
@@ -72,7 +72,7 @@ def test_options_that_a_file_cannot_hold_must_be_given_again(tmp_path):
         restore = partial(fastmarl.MultiAgentEnvRunner.from_checkpoint, tmp_path / "saved")
         for given, lacking in ((({}), [*own, "output"]), (own, ["output"]), ({**own, "output": None}, None)):
             if lacking:
-                with pytest.raises(CheckpointError, match="must be given again: ") as caught:
+                with pytest.raises(CheckpointError, match="pass these options again: ") as caught:
                     restore(**given)
                 assert all(f"'{name}': " in str(caught.value) for name in lacking)
                 assert all(f"'{name}': " not in str(caught.value) for name in given)
@@ -87,7 +87,7 @@ def test_a_file_names_no_env_that_the_program_has_not_used(tmp_path):
     state = load_state(tmp_path)
     state["config"]["options"]["env"] = "os:system"
     save_state(tmp_path, state)
-    with pytest.raises(CheckpointError, match="names 'os:system' as its env, which this program has not used"):
+    with pytest.raises(CheckpointError, match="its env 'os:system' has not been used by this program"):
         fastmarl.MultiAgentEnvRunner.from_checkpoint(tmp_path)
     with fastmarl.MultiAgentEnvRunner.from_checkpoint(tmp_path, env="fastmarl.gridworld") as runner:
         assert runner.config.env == "fastmarl.gridworld"
@@ -102,7 +102,7 @@ def test_a_file_names_no_env_that_the_program_has_not_used(tmp_path):
             fastmarl.MultiAgentEnvRunner.from_checkpoint(tmp_path)
     del state["config"]
     save_state(tmp_path, state)
-    with pytest.raises(CheckpointError, match="holds no config of a runner; give one"):
+    with pytest.raises(CheckpointError, match="contains no runner config; pass one"):
         fastmarl.MultiAgentEnvRunner.from_checkpoint(tmp_path)
 
 
@@ -114,7 +114,7 @@ def test_a_file_names_no_folder_to_write_to(option, tmp_path):
     state["config"]["options"][option] = os.fspath(tmp_path / "chosen")
     save_state(tmp_path / "saved", state)
     restore = partial(fastmarl.MultiAgentEnvRunner.from_checkpoint, tmp_path / "saved")
-    with pytest.raises(CheckpointError, match=f"folders to write to, .* must be given again: .*'{option}': "):
+    with pytest.raises(CheckpointError, match=f"output folders, so pass these options again: .*'{option}': "):
         restore()
     with restore(**{option: None}) as runner:
         runner.sample(num_timesteps=4)

@@ -121,7 +121,7 @@ def test_policies_wait_with_the_function_that_names_them():
             lambda: runner.remove_module("default_policy"),
             lambda: runner.set_policy_mapping_fn(lambda agent, episode: "default_policy"),
         ):
-            with pytest.raises(ConfigError, match=r"has other \['policies', .* call make_module\(\) first"):
+            with pytest.raises(ConfigError, match=r"\['policies', .* not taken effect yet; call make_module\(\) first"):
                 call()
         runner.make_module()
         (episode,) = runner.sample(num_episodes=1)
@@ -225,10 +225,10 @@ def test_a_callback_may_change_options_that_need_no_rebuilding():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": 2}, "a runner keeps what it was made with: seed is 1, not 2. Nothing was changed"),
-        ({"worker_index": 3, "device": "cuda"}, "worker_index is 0, not 3; device is 'cpu', not 'cuda'"),
-        ({"output": "folder"}, "output is None, not 'folder'"),
-        ({"policies": {"p": torch.nn.Linear(3, 3)}, "model_config": SMALL}, "has no effect: all modules are given"),
+        ({"seed": 2}, "once a runner is created: seed is 1, got 2. Nothing was changed"),
+        ({"worker_index": 3, "device": "cuda"}, "worker_index is 0, got 3; device is 'cpu', got 'cuda'"),
+        ({"output": "folder"}, "output is None, got 'folder'"),
+        ({"policies": {"p": torch.nn.Linear(3, 3)}, "model_config": SMALL}, "has no effect: all modules are instances"),
     ],
 )
 def test_changes_of_fixed_options_are_refused_and_change_nothing(options, message):
@@ -281,14 +281,14 @@ def test_envs_of_other_spaces_need_other_modules():
         runner.make_env()
         for call in (runner.sample, lambda: runner.evaluate(1), lambda: runner.sample(random_actions=True)):
             with pytest.raises(
-                ConfigError, match=r"agent 'agent_0' has .*\(4,\).* of .*\(3,\).*Call make_module\(\), too"
+                ConfigError, match=r"\(3,\).* for agent 'agent_0', got .*\(4,\).*Call make_module\(\), then"
             ):
                 call()
         runner.make_module()
         assert lengths(runner) == [5, 5]
         change(runner, env_config={})
         runner.make_env()
-        with pytest.raises(ConfigError, match=r"make_module\(\), too"):
+        with pytest.raises(ConfigError, match=r"make_module\(\), then"):
             runner.sample()
         change(runner, env_config={"space": gym.spaces.Box(-1, 1, (4,), np.float32)})
         runner.make_env()  # those of the modules again
@@ -333,7 +333,7 @@ def test_old_envs_that_fail_to_close_are_left(failing, n):
     with make_runner(env=Failing, num_envs_per_env_runner=n) as runner:
         old = runner.env.envs
         failing(close=True)
-        with pytest.warns(UserWarning, match="closing the old envs failed, .* OSError.'simulator is gone'.") as warned:
+        with pytest.warns(UserWarning, match="closing the old envs failed; .* OSError.'simulator is gone'.") as warned:
             runner.make_env()
         assert len(warned) == 1
         assert warned[0].filename == __file__
@@ -350,7 +350,7 @@ def test_a_runner_without_envs_is_not_healthy(failing):
         with pytest.raises(OSError, match="no licence"):
             runner.make_env()
         for call in (runner.assert_healthy, runner.sample, lambda: runner.evaluate(1)):
-            with pytest.raises(RunnerStoppedError, match=r"make_env\(\) failed, .* call it again"):
+            with pytest.raises(RunnerStoppedError, match=r"make_env\(\) failed and .* call it again"):
                 call()
         failing()
         runner.get_metrics()

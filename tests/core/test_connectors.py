@@ -123,7 +123,7 @@ def test_indicated_observations_begin_with_those_of_the_env():
 
 def test_an_agent_without_an_indicator():
     runner = make_runner(AgentIndicator(["agent_1", "agent_0"]), env_config={"n_agents": 3})
-    with pytest.raises(ObservationError, match=r"agent 'agent_2'.* for the agents \['agent_1', 'agent_0'\]; name all"):
+    with pytest.raises(ObservationError, match=r"agent 'agent_2'.* for agents \['agent_1', 'agent_0'\]; pass all"):
         runner.sample(num_timesteps=3)
 
 
@@ -199,14 +199,14 @@ def test_rewards_of_waiting_agents_are_summed_before_they_are_clipped(fragment):
 @pytest.mark.parametrize(
     ("connector", "problem"),
     [
-        (MeanStdFilter, "make an object: MeanStdFilter()"),
+        (MeanStdFilter, "pass an instance: MeanStdFilter()"),
         ("MeanStdFilter", "expected fastmarl.connectors.EnvToModuleConnector, got 'MeanStdFilter'"),
         (
             [FrameStacking(2), MeanStdFilter()],
-            "MeanStdFilter works on the record, so it must come before FrameStacking",
+            "MeanStdFilter needs recorded observations, so it must come before FrameStacking",
         ),
         ([FrameStacking(2), FrameStacking(2)], "must come before FrameStacking"),
-        ({"nobody": MeanStdFilter()}, "names ['nobody']"),
+        ({"nobody": MeanStdFilter()}, "unknown module ids ['nobody']"),
         ([FlattenObservations(), MeanStdFilter(), PrevActionsPrevRewards()], None),
         (lambda env, spaces, device: [MeanStdFilter(), FrameStacking(len(spaces))], None),
         (lambda env, spaces, device: None, None),
@@ -222,7 +222,7 @@ def test_connectors_are_checked_when_the_runner_is_made(connector, problem):
 
 @pytest.mark.parametrize("connector", [MeanStdFilter(), FrameStacking(2)])
 def test_spaces_without_boxes(connector):
-    with pytest.raises(ConfigError, match="finds no Box in Discrete"):
+    with pytest.raises(ConfigError, match="found no Box in Discrete"):
         make_runner(connector, env_config={"space": gym.spaces.Discrete(3)})
 
 
@@ -233,7 +233,7 @@ def test_connectors_need_the_envs_spaces():
         del made.observation_spaces, made.action_spaces
         return made
 
-    with pytest.raises(ConfigError, match="give the env observation_space and action_space, which its connectors"):
+    with pytest.raises(ConfigError, match="define observation_space and action_space in the env, as its connectors"):
         fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, env_to_module_connector=FlattenObservations()))
 
 
@@ -259,7 +259,7 @@ def test_bad_options():
 def test_a_module_that_takes_something_else():
     module = torch.nn.Linear(3, 3)
     module.observation_space, module.action_space = gym.spaces.Box(-5, 5, (3,)), gym.spaces.Discrete(3)
-    with pytest.raises(ConfigError, match="but its connectors make"):
+    with pytest.raises(ConfigError, match="but its connectors return"):
         make_runner(FrameStacking(2), module=module, model_config={})
 
 
@@ -304,7 +304,7 @@ def test_a_connector_that_breaks_its_promise(made, problem):
 
 
 def test_a_connector_without_the_parts_it_promised():
-    with pytest.raises(ConnectorError, match="expected arrays nested as Dict"):
+    with pytest.raises(ConnectorError, match="expected arrays nested like Dict"):
         make_runner(Wrong(lambda obs: {"z": obs["z"]}), env_config={"space": NESTED}).sample(num_timesteps=1)
 
 

@@ -51,8 +51,8 @@ def test_devices(gpus, n, options, expected):
     [
         (0, {"device": "cuda"}, r"^device='cuda' needs a GPU, but this torch .* device=\"auto\""),
         (0, {"num_gpus_per_env_runner": 0.5}, "^num_gpus_per_env_runner=0.5 needs a GPU, but this torch"),
-        (1, {"device": "cuda:1"}, "device='cuda:1' needs GPU 1, but torch finds 1"),
-        (2, {"num_gpus_per_env_runner": 0.5, "worker_index": 5}, "runner 5 .* would need GPU 2, but torch finds 2"),
+        (1, {"device": "cuda:1"}, "device='cuda:1' needs GPU 1, but torch sees only 1 GPU"),
+        (2, {"num_gpus_per_env_runner": 0.5, "worker_index": 5}, "runner 5 .* needs GPU 2, but torch sees only 2 GPU"),
         (0, {"device": "gpu"}, "device must be .* got 'gpu'"),
     ],
 )

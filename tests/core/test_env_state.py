@@ -142,7 +142,7 @@ def test_nothing_is_recorded_unless_asked_for():
     with pytest.raises(EpisodeError, match="record_env_state=True"):
         chunk.get_env_states()
     state = chunk.get_state() | {"env_states": np.zeros((10, 1))}
-    with pytest.raises(EpisodeError, match="expected 11 or more env states, got 10"):
+    with pytest.raises(EpisodeError, match="expected at least 11 env states, got 10"):
         fastmarl.MultiAgentEpisode.from_state(state)
     (other,) = recording(StateEnv, policies={"echo": Echo()}).sample(num_episodes=1)
     other.id_ = chunk.id_
@@ -186,7 +186,7 @@ def test_without_a_state_space_the_first_state_decides():
     (env,) = runner.env.envs
     env.says[6] = env.state()
     env.says[2] = np.zeros(3)
-    with pytest.raises(EnvStateError, match="env 0, env step 2: expected a state of float32 of shape"):
+    with pytest.raises(EnvStateError, match="env 0, env step 2: expected float32 of shape"):
         runner.sample(num_timesteps=10)  # in the next episode
 
 
@@ -198,7 +198,7 @@ def test_an_env_without_a_state_is_refused_when_the_runner_is_made():
     for env in (clock_env, "pettingzoo.classic.tictactoe_v3", "pettingzoo.classic.rps_v2"):
         with pytest.raises(EnvCheckError, match=r"record_env_state=True needs a method state\(\).*env 0"):
             recording(env)
-    with pytest.raises(EnvCheckError, match=r"one array.*Dict"):
+    with pytest.raises(EnvCheckError, match=r"a single array.*Dict"):
         recording(DictState)
 
 

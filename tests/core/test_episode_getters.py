@@ -75,7 +75,7 @@ def test_agent_steps_match_lists(pair, what, indices, neg, fill):
         asked, single = lookups(indices, neg, 0, part.lookback, end, fill is not None)
         kwargs = {"neg_index_as_lookback": neg, "fill": fill}
         if asked is None:
-            with pytest.raises(IndexError, match=r"is outside of the recorded|`fill`"):
+            with pytest.raises(IndexError, match=r"is outside the recorded|`fill`"):
                 call(part, what, indices, **kwargs)
             continue
         got = call(part, what, indices, **kwargs)

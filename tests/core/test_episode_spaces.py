@@ -127,6 +127,6 @@ def test_a_remade_env_must_have_the_same_spaces(mode, tmp_path):
 
     options = {"restart_failed_sub_environments": True, "max_restarts": 1}
     runner = make_runner(mode, Changing, env_config={"trouble": {(1, 7): "raise"}, "once": str(tmp_path)}, **options)
-    with pytest.raises(EnvCheckError, match=r"env 1 was remade with other .*spaces"):
+    with pytest.raises(EnvCheckError, match=r"env 1 was recreated with different .*spaces"):
         runner.sample(num_timesteps=60)
     runner.stop()

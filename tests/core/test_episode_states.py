@@ -192,7 +192,7 @@ def test_an_env_that_lacks_a_promised_method_is_refused():
         observation_space = action_space = BOX
         set_state = None
 
-    with pytest.raises(EnvCheckError, match=r"env 0 .*supports_checkpoint=True and no method set_state\(\)"):
+    with pytest.raises(EnvCheckError, match=r"env 0 .*supports_checkpoint=True but no method set_state\(\)"):
         make_runner("plain", env=lambda config: Lacking())
 
 
@@ -202,7 +202,7 @@ def test_a_state_is_refused_by_envs_that_do_not_take_one():
 
     runner, other = make_runner("plain"), make_runner("plain", env=Plain)
     runner.sample(num_timesteps=30)
-    with pytest.raises(ConfigError, match=r"a state for env 0, but .*Plain.* does not support it"):
+    with pytest.raises(ConfigError, match=r"a state for env 0, but .*Plain.* does not support checkpoints"):
         other.set_state(runner.get_state())
 
 
@@ -379,14 +379,14 @@ def test_an_env_that_fails_to_take_its_state_leaves_the_runner_as_it_was(tmp_pat
     for each in (other, twin):
         each.sample(num_timesteps=12)
     Stubborn.refuses = True
-    with pytest.raises(CheckpointError, match=r"could not be taken, and the runner keeps its state: .*not this one"):
+    with pytest.raises(CheckpointError, match=r"could not be restored; the runner keeps its state: .*not this one"):
         other.restore_from_path(tmp_path)
     returns = [[chunk.get_return() for chunk in each.sample(num_timesteps=60)] for each in (other, twin)]
     assert returns[0] == returns[1]
     Stubborn.refuses = True
     with pytest.raises(ValueError, match="not this one") as raised:
         other.set_state(runner.get_state())
-    assert "when env 0 was to continue from a state" in raised.value.__notes__[0]
+    assert "while restoring env 0 from a state" in raised.value.__notes__[0]
     assert all(chunk.env_t_started == 0 for chunk in other.sample(num_timesteps=9))
 
 
@@ -429,5 +429,5 @@ def test_an_env_state_that_can_not_be_saved_is_named(tmp_path):
 
     runner = make_runner("plain", env=Odd)
     runner.sample(num_timesteps=9)
-    with pytest.raises(CheckpointError, match=r"\['envs'\]\[0\]\['odd'\] is a object, which a che"):
+    with pytest.raises(CheckpointError, match=r"\['envs'\]\[0\]\['odd'\] is a object, which cannot be saved"):
         runner.save_to_path(tmp_path)

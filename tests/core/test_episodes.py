@@ -330,7 +330,7 @@ def test_a_state_with_a_short_column_is_refused(column):
 def test_a_state_that_lacks_something_is_refused(where):
     state = make_chunk(waiting_history()).get_state()
     del (state if where == "env_t" else state["agent_episodes"][0])[where]
-    with pytest.raises(EpisodeError, match=f"lacks '{where}'"):
+    with pytest.raises(EpisodeError, match=f"has no '{where}'"):
         MultiAgentEpisode.from_state(state)
 
 
@@ -338,16 +338,16 @@ def test_a_state_that_lacks_something_is_refused(where):
 def test_env_steps_that_cannot_be_are_refused(env_ts):
     state = make_chunk(waiting_history()).get_state()
     state["agent_episodes"][0]["env_ts"] = np.array(env_ts)
-    with pytest.raises(EpisodeError, match=r"must be increasing|can't end at"):
+    with pytest.raises(EpisodeError, match=r"must be strictly increasing|expected transitions that end within"):
         MultiAgentEpisode.from_state(state)
 
 
 def test_wrong_use(chunk):
     part = chunk.agent_episodes["ann"]
     for episode in (chunk, part):
-        with pytest.raises(NotImplementedError, match="sliced"):
+        with pytest.raises(NotImplementedError, match="slice"):
             episode[0]
-        with pytest.raises(NotImplementedError, match="step of 2"):
+        with pytest.raises(NotImplementedError, match="must be 1, got 2"):
             episode[::2]
         with pytest.raises(TypeError):
             episode.get_rewards("all")

@@ -72,5 +72,5 @@ def test_schedules_that_are_none(epsilon):
 
 
 def test_actions_must_be_discrete():
-    with pytest.raises(ConfigError, match="action values need Discrete actions, got Box"):
+    with pytest.raises(ConfigError, match="Q-networks need a Discrete action space, got Box"):
         EpsilonGreedyRLModule(observation_space=SPACE, action_space=SPACE)

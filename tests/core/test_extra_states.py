@@ -115,5 +115,5 @@ def test_a_bad_one_leaves_the_weights_as_they_were(tmp_path):
 
 
 def test_errors_name_the_place_of_values_a_checkpoint_cannot_hold(tmp_path):
-    with pytest.raises(CheckpointError, match=r"\['first._extra_state'\] is a set, which a checkpoint can't hold"):
+    with pytest.raises(CheckpointError, match=r"\['first._extra_state'\] is a set, which cannot be saved"):
         make_runner({1, 2}).save_to_path(tmp_path)

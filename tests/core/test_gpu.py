@@ -115,11 +115,11 @@ def test_a_failed_capture_leaves_a_gpu_that_works():
     policies = {"a": fastmarl.RLModuleSpec(module_class=Peeking), "b": None}
     on_gpu, on_cpu = make_runner(**{**TWO, "policies": policies}, device="cuda"), make_runner(**TWO)
     on_gpu.set_state(on_cpu.get_state("rl_module"))
-    with pytest.warns(RuntimeWarning, match="module 'a' can't be captured"):
+    with pytest.warns(RuntimeWarning, match="module 'a' cannot be captured"):
         assert_close(logits_of(on_gpu), logits_of(on_cpu))
     assert_close(logits_of(on_gpu), logits_of(on_cpu))
     assert on_gpu.inference_backends["b"] == "cuda graph, 1 batch size"
-    assert on_gpu.inference_backends["a"].startswith("torch: it can't be captured")
+    assert on_gpu.inference_backends["a"].startswith("torch: it cannot be captured")
     on_gpu.sample(num_timesteps=20)  # "a" draws operation by operation
     torch.rand(1, device="cuda")
     torch.cuda.empty_cache()

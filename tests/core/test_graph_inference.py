@@ -322,14 +322,14 @@ def replaced():
     ("make", "reason"),
     [
         (lambda: DefaultRLModule(BOX, DISCRETE), ""),
-        (lambda: OwnForward(BOX, DISCRETE), "OwnForward has a _forward() of its own"),
+        (lambda: OwnForward(BOX, DISCRETE), "OwnForward overrides _forward()"),
         (lambda: SaysSo(BOX, DISCRETE), ""),
-        (lambda: BelowSaysSo(BOX, DISCRETE), "BelowSaysSo has a forward_exploration()"),
-        (lambda: Foreign(BOX, DISCRETE), "Foreign does not say that it is capturable"),
+        (lambda: BelowSaysSo(BOX, DISCRETE), "BelowSaysSo overrides forward_exploration()"),
+        (lambda: Foreign(BOX, DISCRETE), "Foreign does not set capturable=True"),
         (lambda: WithOwnLayer(BOX, DISCRETE), "layer OwnLayer"),
         (lambda: SaysSoOfItsLayers(BOX, DISCRETE), ""),
         (hooked, "has hooks"),
-        (replaced, "has a forward_exploration() of its own"),
+        (replaced, "overrides forward_exploration()"),
     ],
 )
 def test_which_modules_are_captured(make, reason):
@@ -343,7 +343,7 @@ def test_modules_that_cannot_be_captured_act_along_with_captured_ones(capturing)
     assert_same(captured.sample(num_timesteps=40, explore=False), called.sample(num_timesteps=40, explore=False))
     backends = captured.inference_backends
     assert backends["b"] == "cuda graph, 1 batch size"
-    assert backends["a"].startswith("torch: BelowSaysSo has a forward_exploration()")
+    assert backends["a"].startswith("torch: BelowSaysSo overrides forward_exploration()")
 
 
 class Peeking(DefaultRLModule):
@@ -357,12 +357,12 @@ class Peeking(DefaultRLModule):
 def test_a_failed_capture_warns_once_and_all_modules_keep_acting(capturing):
     options = {**TWO, "policies": {"a": fastmarl.RLModuleSpec(module_class=Peeking), "b": None}}
     captured, called = capturing.runner(**options), make_runner(**options)
-    with pytest.warns(RuntimeWarning, match="module 'a' can't be captured") as warned:
+    with pytest.warns(RuntimeWarning, match="module 'a' cannot be captured") as warned:
         first = captured.sample(num_timesteps=40, explore=False)
     assert len(warned) == 1
     assert_same(first, called.sample(num_timesteps=40, explore=False))
     assert_same(captured.sample(num_timesteps=40, explore=False), called.sample(num_timesteps=40, explore=False))
-    assert captured.inference_backends["a"].startswith("torch: it can't be captured: operation not permitted")
+    assert captured.inference_backends["a"].startswith("torch: it cannot be captured: operation not permitted")
     assert captured.inference_backends["b"] == "cuda graph, 1 batch size"
 
 
@@ -377,7 +377,7 @@ class Writing(DefaultRLModule):
 def test_an_error_in_a_launch_leaves_a_runner_that_can_go_on(capturing):
     options = {**TWO, "policies": {"a": fastmarl.RLModuleSpec(module_class=Writing), "b": None}}
     runner = capturing.runner(**options)
-    with pytest.raises(ModuleOutputError, match=r"'a'.*wrote into its input batch"):
+    with pytest.raises(ModuleOutputError, match=r"'a'.*modified its input batch"):
         runner.sample(num_timesteps=10)
     runner.add_module("a", override=True)
     assert runner.sample(num_timesteps=10)

@@ -253,7 +253,7 @@ class Writer(Net):
 
 def test_writing_into_the_batch_raises(ticks, rng):
     calls = [call_of(Net("good"), 8, rng), call_of(Writer("bad"), 8, rng)]
-    with pytest.raises(ModuleOutputError, match=r"'bad'.*wrote into its input batch"):
+    with pytest.raises(ModuleOutputError, match=r"'bad'.*modified its input batch"):
         ticks.launch(calls, explore=True)
 
 
@@ -266,7 +266,7 @@ class WriterAtFirst(Net):
 
 def test_writing_into_the_batch_only_once_raises_with_all_suspects(ticks, rng):
     calls = [call_of(Net("good"), 8, rng), call_of(WriterAtFirst("bad"), 8, rng)]
-    with pytest.raises(ModuleOutputError, match=r"\['good', 'bad'\]: one of these wrote into its input batch"):
+    with pytest.raises(ModuleOutputError, match=r"\['good', 'bad'\]: one of these modified its input batch"):
         ticks.launch(calls, explore=True)
 
 
@@ -279,7 +279,7 @@ class Peeking(Net):
 def test_modules_that_cannot_be_captured_are_left_out_of_a_correct_tick(ticks, capture, rng):
     good, bad = Net("good"), Peeking("bad")
     calls = [call_of(good, 8, rng), call_of(bad, 8, rng)]
-    with pytest.warns(RuntimeWarning, match="module 'bad' can't be captured.*not permitted when stream is capturing"):
+    with pytest.warns(RuntimeWarning, match="module 'bad' cannot be captured.*not permitted when stream is capturing"):
         launch = ticks.launch(calls, explore=True)
     for call in calls:
         check(launch.outputs(call.member), call)

@@ -354,10 +354,10 @@ def test_agents_that_have_ended_get_some_action_without_an_idle_one():
 
 def test_actions_and_values_of_the_wrong_agents_are_errors():
     env = tuples(([1, 2], False, False, {}), (0, [True], False, {}))
-    with pytest.raises(ValueError, match=r"expected actions of the agents \[0, 1, 2\], got those of \[0, 2\]"):
+    with pytest.raises(ValueError, match=r"expected actions of agents \[0, 1, 2\], got actions of \[0, 2\]"):
         env.step({0: 0, 2: 0})
     for wrong in (r"\[1, 2\]", r"\[True\]"):
-        with pytest.raises(EnvCheckError, match=f"a value for each of the 3 agents from Script, got {wrong}"):
+        with pytest.raises(EnvCheckError, match=f"expected 3 values, one per agent, from Script, got {wrong}"):
             env.step({0: 0, 1: 0, 2: 0})
 
 

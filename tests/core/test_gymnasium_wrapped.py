@@ -164,7 +164,7 @@ def test_attributes_are_those_of_the_env():
 
 
 def test_wrapped_envs_of_one_agent_are_still_refused():
-    with pytest.raises(EnvCheckError, match="an environment of one agent"):
+    with pytest.raises(EnvCheckError, match="a single-agent environment"):
         as_multi_agent_env(gym.make("CartPole-v1"))
 
 

@@ -120,7 +120,7 @@ def test_a_method_that_was_replaced_is_called_as_it_is():
     module.forward_exploration = lambda batch, **kwargs: seen.append(len(batch["obs"])) or forward(batch, **kwargs)
     runner.sample(num_timesteps=8)
     assert len(seen) == 4
-    assert runner.inference_backends == {"default_policy": "torch: Remembers has a forward_exploration() of its own"}
+    assert runner.inference_backends == {"default_policy": "torch: Remembers overrides forward_exploration()"}
 
 
 @torch._dynamo.register_backend(name="fails")

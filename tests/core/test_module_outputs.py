@@ -67,7 +67,7 @@ def test_a_wrong_number_of_logits_is_an_error(make, action_space, right, explore
         runner = make(action_space, says={"action_dist_inputs": np.zeros(n, np.float32)})
         with pytest.raises(ModuleOutputError) as error:
             runner.sample(num_timesteps=2, explore=explore)
-        assert f"module 'default_policy': expected {right} 'action_dist_inputs' a row" in str(error.value)
+        assert f"module 'default_policy': expected {right} 'action_dist_inputs' per row" in str(error.value)
         assert str(action_space) in str(error.value) and f", {n})" in str(error.value)
     assert make(action_space, says={"action_dist_inputs": np.zeros(right, np.float32)}).sample(num_timesteps=2)
 
@@ -166,7 +166,7 @@ def test_minus_infinity_rules_a_choice_out(make, explore):
 @pytest.mark.parametrize("explore", [True, False])
 def test_a_modules_own_actions_of_nan_or_infinity_are_an_error(make, bad, explore):
     runner = make(REAL, says={"actions": np.array([0, bad], np.float32)})
-    with pytest.raises(ModuleOutputError, match=r"has NaN or inf in its action: .* are weights or inputs NaN"):
+    with pytest.raises(ModuleOutputError, match=r"NaN or inf in its action: .* check its weights and inputs"):
         runner.sample(num_timesteps=2, explore=explore)
 
 

@@ -61,7 +61,7 @@ def test_phases_default_to_forward_and_can_be_overridden():
     assert module.forward_exploration(batch, t=7)["t"] == 7
     for forward in (module, module.forward_inference, module.forward_train):
         assert set(forward(batch)) == {Columns.ACTION_DIST_INPUTS}
-    with pytest.raises(NotImplementedError, match="RLModule needs a _forward"):
+    with pytest.raises(NotImplementedError, match="RLModule must implement _forward"):
         RLModule().forward_inference(batch)
 
 
@@ -180,7 +180,7 @@ def test_state_goes_round(make):
 def test_state_of_another_net_is_refused():
     module = default_module()
     with pytest.raises(
-        ConfigError, match=r"this state does not fit this DefaultRLModule: trunk.2.weight has shape \[9, 16\], not"
+        ConfigError, match=r"the state does not match this DefaultRLModule: trunk.2.weight has shape \[9, 16\], not"
     ):
         module.set_state(default_module(fcnet_hiddens=[16, 9]).get_state())
     before, state = module.get_state(), default_module().get_state()
@@ -223,7 +223,7 @@ def test_modules_come_and_go():
     multi = MultiRLModule()
     assert len(multi) == 0
     multi.add_module("a", Linear(VECTOR))
-    with pytest.raises(ConfigError, match="there is a module 'a' already"):
+    with pytest.raises(ConfigError, match="module 'a' already exists"):
         multi.add_module("a", Plain())
     replacement = Linear(VECTOR)
     multi.add_module("a", replacement, override=True)
@@ -247,9 +247,9 @@ def test_state_of_some_modules():
     other.set_state(state)
     assert np.array_equal(other["b"].get_state()["net.weight"], state["b"]["net.weight"])
     assert np.array_equal(other["a"].get_state()["net.weight"], kept["net.weight"])
-    with pytest.raises(ConfigError, match=r"the unknown modules \['c'\]; expected some of \['a', 'b'\]"):
+    with pytest.raises(ConfigError, match=r"contains unknown modules \['c'\]; expected a subset of \['a', 'b'\]"):
         other.set_state({"c": state["b"]})
-    with pytest.raises(ConfigError, match="module 'a': this state does not fit"):
+    with pytest.raises(ConfigError, match="module 'a': the state does not match"):
         other.set_state({"a": {}})
 
 

@@ -275,23 +275,23 @@ IMAGES = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: make_module(Scaled), "Scaled has a _forward() of its own"),
-        (lambda: make_module(Scheduled), "has a forward_exploration()"),
-        (lambda: make_module(Looked), "has a __getattr__()"),
+        (lambda: make_module(Scaled), "Scaled overrides _forward()"),
+        (lambda: make_module(Scheduled), "overrides forward_exploration()"),
+        (lambda: make_module(Looked), "overrides __getattr__()"),
         (lambda: Foreign(BOX, DISCRETE), "Foreign is not a DefaultRLModule"),
-        (lambda: make_module(BeginsElsewhere, use_gru=True), "has a get_initial_state() of its own"),
+        (lambda: make_module(BeginsElsewhere, use_gru=True), "overrides get_initial_state()"),
         (lambda: make_module(TwoLayers, use_lstm=True), "LSTM(8, 256, num_layers=2"),
-        (lambda: make_module(OtherWeights, use_lstm=True), "computes with other weights than its parameters"),
+        (lambda: make_module(OtherWeights, use_lstm=True), "computes with weights other than its parameters"),
         (lambda: make_module(HookedCell, use_lstm=True), "LSTM has hooks"),
         (lambda: make_module(space=IMAGES), "does not flatten observations"),
         (lambda: make_module(space=gym.spaces.Box(0, 9, (3,), np.int64)), "not a Box of floats or bytes"),
         (lambda: make_module(Approximate), "GELU"),
-        (lambda: make_module(space=gym.spaces.Dict(a=BOX, b=DISCRETE)), "OneHot of one of several entries"),
-        (lambda: make_module(space=gym.spaces.Dict(a=BOX, b=BYTES)), "Flat of one of several entries"),
+        (lambda: make_module(space=gym.spaces.Dict(a=BOX, b=DISCRETE)), "OneHot as one of several encoders"),
+        (lambda: make_module(space=gym.spaces.Dict(a=BOX, b=BYTES)), "Flat as one of several encoders"),
         (lambda: make_module(ScaledFloats), "does not flatten observations"),
-        (lambda: make_module(SeesLess, ENTRIES, vf_share_layers=False), "in another way"),
-        (lambda: make_module(WideHead, masked_by(MASKS[0])), "4 logits, but an action mask for another number"),
-        (lambda: make_module(SeesLess, WITH_TEXT), "parts that are not arrays"),
+        (lambda: make_module(SeesLess, ENTRIES, vf_share_layers=False), "reads the observations differently"),
+        (lambda: make_module(WideHead, masked_by(MASKS[0])), "action mask differs from its number of logits, 4"),
+        (lambda: make_module(SeesLess, WITH_TEXT), "some parts of the observations are not arrays"),
         (lambda: make_module(HookedEntry, ENTRIES), "Identity has hooks"),
         (lambda: make_module().double(), "float32"),
     ],
@@ -310,7 +310,7 @@ def test_it_can_be_ruled_out():
     assert "not a Box of floats" in NativeModule(make_module(), integers, CPU, allowed=True).backend
     module = make_module(space=masked_by(MASKS[-1]))  # doubles that are no 0 may be 0 in the floats that torch gets
     kept = NativeModule(module, RowLayout(module.observation_space), CPU, allowed=True)
-    assert "action mask is of float64" in kept.backend
+    assert "action mask has dtype float64" in kept.backend
 
 
 def replace_method(module):
@@ -385,7 +385,7 @@ def test_a_replaced_class_method_gives_the_module_back_to_torch(monkeypatch):
     compiled = native_of(make_module())
     monkeypatch.setattr(DefaultRLModule, "_forward", Scaled._forward)
     compiled.renew()
-    assert "_forward() of its own" in compiled.backend
+    assert "overrides _forward()" in compiled.backend
 
 
 def test_a_hook_that_is_gone_is_not_in_the_way():
@@ -750,7 +750,7 @@ def test_a_wrong_number_of_logits_is_an_error(action_space, explore):
     spec = fastmarl.RLModuleSpec(module_class=TooFewLogits)
     runner = make_runner(env=sines(action_space=action_space), rl_module_spec=spec)
     assert runner.inference_backends == {"default_policy": "native"}
-    with pytest.raises(fastmarl.errors.ModuleOutputError, match=r"expected (5|12) 'action_dist_inputs' a row.* got"):
+    with pytest.raises(fastmarl.errors.ModuleOutputError, match=r"expected (5|12) 'action_dist_inputs' per row.* got"):
         runner.sample(num_timesteps=4, explore=explore)
 
 

@@ -328,7 +328,7 @@ def test_mean_field_games_are_refused():
 
 @pytest.mark.parametrize("name", ["coin_game", "liars_dice_ir"])
 def test_games_without_tensors_are_refused(name):
-    with pytest.raises(EnvCheckError, match="neither observation nor information state tensor"):
+    with pytest.raises(EnvCheckError, match="neither an observation tensor nor an information state tensor"):
         OpenSpielEnv(pyspiel.load_game(name))
 
 
@@ -345,11 +345,11 @@ def test_observation_is_chosen():
         for kind in (None, "observation_tensor", "information_state_tensor")
     ]
     assert sizes == [(16,), (16,), (30,)]
-    with pytest.raises(EnvCheckError, match=r"expected one of \['observation_tensor'\].*'information_state_tensor'"):
+    with pytest.raises(EnvCheckError, match=r"must be one of \['observation_tensor'\].*'information_state_tensor'"):
         OpenSpielEnv(pyspiel.load_game("chess"), "information_state_tensor")
     with pytest.raises(EnvCheckError, match="got 'pixels'"):
         OpenSpielEnv(game, "pixels")
-    with pytest.raises(EnvCheckError, match="makes no information_state_tensor"):  # though it says that it provides one
+    with pytest.raises(EnvCheckError, match="has no flat float32 information"):  # though it claims to provide one
         OpenSpielEnv.load("python_dynamic_routing", observation="information_state_tensor")
 
 
@@ -358,7 +358,7 @@ def test_tensors_of_another_form_are_refused(tensor, monkeypatch):
     game, observer = WaitingGame(), Clock()
     observer.tensor = tensor
     monkeypatch.setattr(game, "make_py_observer", lambda *args: observer)
-    with pytest.raises(EnvCheckError, match=r"the observer of .* makes no observation_tensor"):
+    with pytest.raises(EnvCheckError, match=r"the observer of .* has no flat float32 observation_tensor"):
         OpenSpielEnv(game)
 
 

@@ -69,14 +69,14 @@ class Thing:
 
 @pytest.mark.parametrize("agents", [[Thing(), Thing()], [(1, Thing()), (2, "a")]])
 def test_sets_without_an_order_are_refused(agents):
-    with pytest.raises(EnvCheckError, match="the order of possible_agents matters, and a set of such ids has another"):
+    with pytest.raises(EnvCheckError, match="the order of possible_agents matters, but the order of this set varies"):
         runner_of(env_config={"agents": agents})
     assert not check_env(of_set, {"agents": agents}).ok
     with pytest.raises(ConfigError, match="the order of the agents of AgentIndicator matters"):
         AgentIndicator(set(agents))
     AgentIndicator(agents)
     for arguments in ({"groups": {"all": set(agents)}}, {"agents": set(agents)}):
-        with pytest.raises(BatchError, match="matters, and a set of such ids has another one in each process"):
+        with pytest.raises(BatchError, match="matters, but the order of this set varies between processes"):
             aligned([], **arguments)
-    with pytest.raises(EnvCheckError, match="is a set, but its arrays need agents in order"):
+    with pytest.raises(EnvCheckError, match="are a set, but they must be in the order of its arrays"):
         ArrayEnv(1, {"all": set(agents)}, {"all": BOX}, {"all": BOX})

@@ -185,7 +185,7 @@ def test_each_module_has_its_own():
     runner.add_module("c")
     runner.remove_module("b", new_agent_to_module_mapping_fn=lambda agent, episode: "c")
     assert runner.config.module_to_env_connector == {}
-    with pytest.raises(ConfigError, match=r"module_to_env_connector names \['d'\]"):
+    with pytest.raises(ConfigError, match=r"module_to_env_connector has unknown module ids \['d'\]"):
         make({"d": connectors["b"]}, **mapping)
 
 
@@ -264,7 +264,7 @@ def test_a_policy_acts_through_them(tmp_path):
     runner.sample(num_timesteps=20)
     policy = fastmarl.Policy.from_runner(runner)
     path = runner.save_to_path(tmp_path)
-    with pytest.raises(CheckpointError, match=r"\['Sticky'\] are not fastmarl's own"):
+    with pytest.raises(CheckpointError, match=r"\['Sticky'\] are not part of fastmarl"):
         fastmarl.Policy.from_checkpoint(path)
     saved = fastmarl.Policy.from_checkpoint(path, connectors={"default_policy": [MeanStdFilter(), *connectors]})
     env.clear()
@@ -331,10 +331,10 @@ def test_a_module_may_have_an_output_of_that_name(connectors, tmp_path):
 @pytest.mark.parametrize(
     ("connectors", "problem"),
     [
-        ([NormalizeAndClipActions, GetActions], "may occur once each, in this order"),
-        ([GetActions, GetActions], "may occur once each, in this order"),
+        ([NormalizeAndClipActions, GetActions], "may each occur once, in this order"),
+        ([GetActions, GetActions], "may each occur once, in this order"),
         (MeanStdFilter(), "module_to_env_connector of module 'default_policy': expected .*ModuleToEnvConnector, got"),
-        (Sticky, r"make an object: Sticky\(\)"),
+        (Sticky, r"pass an instance: Sticky\(\)"),
     ],
 )
 def test_impossible_connectors(connectors, problem):
@@ -357,19 +357,19 @@ def cut(outputs):
     ("place", "change", "problem"),
     [
         (0, lambda outputs: 3, "expected a dict of outputs, got 3"),
-        (0, cut, "'vf_preds' as an array of numbers with 4 rows"),
-        (0, put("action_dist_inputs", np.nan), "expected numbers as output 'action_dist_inputs', got NaN"),
-        (0, lambda outputs: {"vf_preds": outputs["vf_preds"]}, "3 'action_dist_inputs' a row"),
+        (0, cut, "'vf_preds' to be a numeric array with 4 rows"),
+        (0, put("action_dist_inputs", np.nan), "expected numbers in output 'action_dist_inputs', got NaN"),
+        (0, lambda outputs: {"vf_preds": outputs["vf_preds"]}, "3 'action_dist_inputs' per row"),
         (1, lambda outputs: {**outputs, "actions": ["go"] * 4}, "'actions', 0"),
         (2, lambda outputs: {**outputs, "actions_for_env": np.full(4, 0.5)}, "expected actions_for_env of shape"),
-        (2, lambda outputs: {"actions": outputs["actions"]}, "got none among"),
+        (2, lambda outputs: {"actions": outputs["actions"]}, "got only outputs"),
     ],
 )
 def test_impossible_outputs(place, change, problem):
     order = [GetActions, NormalizeAndClipActions]
     order.insert(place, Changed(change))
     _, runner = make(order)
-    kind = ConnectorError if "a row" not in problem else fastmarl.errors.ModuleOutputError
+    kind = ConnectorError if "per row" not in problem else fastmarl.errors.ModuleOutputError
     with pytest.raises(kind, match=problem) as error:
         runner.sample(num_timesteps=4)
     assert "default_policy" in str(error.value)

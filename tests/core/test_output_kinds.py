@@ -126,7 +126,7 @@ def test_logits_of_any_kind_can_be_masked(kind):
 def test_actions_are_taken_or_refused(kind):
     make, row = RECORDED[kind]
     if row.dtype.kind == "c":
-        with pytest.raises(ModuleOutputError, match=r"'scout': expected actions .* of complex64"):
+        with pytest.raises(ModuleOutputError, match=r"'scout': expected actions .* dtype complex64"):
             sampled(actions=lambda x: make(x)[:, 1])
         return
     actions = sampled(actions=lambda x: make(x)[:, 1]).get_actions()

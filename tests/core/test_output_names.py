@@ -98,7 +98,7 @@ def test_names_of_columns_mean_the_same_in_batches(chunks):
     active, obs = aligned["active"], aligned["obs"][..., 0].astype(np.int64)
     assert active.dtype == bool and active.any()
     assert np.array_equal(aligned["env_t"][active], obs[active] * 100 + NAMES.index("env_t"))
-    with pytest.raises(BatchError, match="'rewards' has the name of another column"):
+    with pytest.raises(BatchError, match="'rewards' has the same name as another batch column"):
         batches.columns(chunks, outputs=["rewards"])
     joined = batches.columns(chunks, outputs=["state_in", "env_t"])["default_policy"]
     assert np.array_equal(joined["state_in"], steps + NAMES.index("state_in"))
@@ -121,10 +121,10 @@ def recording(value):
 
 
 FORMS = [
-    (lambda n: torch.zeros(n, dtype=torch.float64), "float32 of shape [] a row, and now is float64 of shape []"),
-    (lambda n: torch.zeros(n, dtype=torch.int64), "float32 of shape [] a row, and now is int64 of shape []"),
-    (lambda n: torch.zeros(n, 1), "float32 of shape [] a row, and now is float32 of shape [1]"),
-    (lambda n: {"part": torch.zeros(n)}, "'mine' was recorded with the parts ['mine'], and now has ('mine', 'part')"),
+    (lambda n: torch.zeros(n, dtype=torch.float64), "float32 of shape [] per row, as in earlier steps, got float64"),
+    (lambda n: torch.zeros(n, dtype=torch.int64), "float32 of shape [] per row, as in earlier steps, got int64"),
+    (lambda n: torch.zeros(n, 1), "float32 of shape [] per row, as in earlier steps, got float32 of shape [1]"),
+    (lambda n: {"part": torch.zeros(n)}, "'mine' with the parts ['mine'], as in earlier steps, got ('mine', 'part')"),
 ]
 
 
@@ -145,7 +145,7 @@ def test_columns_of_equal_size_are_not_taken_for_one_another():
     runner, says = recording(lambda n: torch.zeros(n, 2, 3))
     runner.sample(num_timesteps=4)
     says["mine"] = lambda obs: torch.zeros(len(obs), 3, 2)
-    with pytest.raises(ModuleOutputError, match=r"\[2, 3\] a row, and now is float32 of shape \[3, 2\]"):
+    with pytest.raises(ModuleOutputError, match=r"\[2, 3\] per row, .*, got float32 of shape \[3, 2\]"):
         runner.sample(num_timesteps=4)
 
 

@@ -182,7 +182,7 @@ def test_turns_of_the_dead_alone_are_an_error():
 
     env = as_multi_agent_env(Stuck())
     env.reset()
-    with pytest.raises(EnvCheckError, match=r"turns only to agents that have ended, \['a'\] of \['a', 'b', 'c'\]; set"):
+    with pytest.raises(EnvCheckError, match=r"turns only to finished agents, \['a'\] of \['a', 'b', 'c'\]; set"):
         env.step({"a": 0})
 
 
@@ -194,11 +194,11 @@ def test_a_reset_without_an_agent_to_act_is_an_error():
             super().reset(seed, options)
             self.end()
 
-    with pytest.raises(EnvCheckError, match=r"expected an agent that can act after reset\(\) of turns"):
+    with pytest.raises(EnvCheckError, match=r"expected at least one agent that can act after reset\(\) of turns"):
         as_multi_agent_env(Over()).reset()
 
 
-REMOVED, LISTED = "was removed from `agents` without a turn", "is still in `agents` after its flag was True"
+REMOVED, LISTED = "was removed from `agents` before its last turn", "is still in `agents` after its flag was True"
 NOTES = {
     "keeps agents, terminated": LISTED,
     "keeps agents, truncated": LISTED,

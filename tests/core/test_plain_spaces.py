@@ -75,7 +75,7 @@ def test_any_bound_comes_back_the_same(low, width, tmp_path_factory):
 @pytest.mark.parametrize("space", [gym.spaces.Text(3), gym.spaces.Sequence(gym.spaces.Discrete(2))])
 def test_other_spaces_are_saved_as_text_and_refused(space, tmp_path):
     for nesting in (space, gym.spaces.Dict({"a": space})):
-        with pytest.raises(ConfigError, match=rf"the space {type(space).__name__}\(.* is of a kind that is not saved"):
+        with pytest.raises(ConfigError, match=rf"the space {type(space).__name__}\(.*, whose type is not supported"):
             through_a_folder(nesting, tmp_path)
 
 

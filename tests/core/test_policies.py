@@ -149,7 +149,7 @@ def test_spaces_are_compared_again_where_an_index_is_used_again():
     runner.add_module(
         "new", other, new_agent_to_module_mapping_fn=lambda agent_id, episode: "main" if agent_id == "a" else "new"
     )
-    with pytest.raises(ConfigError, match="agent 'b' of env 0 is mapped to module 'new', made for other spaces"):
+    with pytest.raises(ConfigError, match="agent 'b' of env 0 is mapped to module 'new', which has different spaces"):
         runner.sample(num_timesteps=15)
 
 
@@ -361,12 +361,12 @@ def test_errors_change_nothing():
     runner.sample(num_timesteps=3)
     config = runner.config
     for call, text in [
-        (lambda: runner.add_module("main", SPEC), "there is a module 'main' already; remove it, or pass override=True"),
+        (lambda: runner.add_module("main", SPEC), "module 'main' already exists; remove it, or pass override=True"),
         (lambda: runner.add_module("new", "spec"), r"policies\['new'\] must be None, an RLModuleSpec or a torch"),
-        (lambda: runner.add_module("new", torch.nn.Linear), r"Linear'>; give an instance, Linear\(\.\.\.\)"),
-        (lambda: runner.add_module(3, SPEC), "policies must name at least one module, by strings"),
-        (lambda: runner.add_module("new", SPEC, new_should_module_be_updated=["newer"]), r"has \['newer'\], which are"),
-        (lambda: runner.remove_module("nobody"), r"no module 'nobody' to remove; there are \['main', 'other'\]"),
+        (lambda: runner.add_module("new", torch.nn.Linear), r"Linear'>; pass an instance, Linear\(\.\.\.\)"),
+        (lambda: runner.add_module(3, SPEC), "at least one module id, and all ids must be strings, got"),
+        (lambda: runner.add_module("new", SPEC, new_should_module_be_updated=["newer"]), r"unknown .* \['newer'\]"),
+        (lambda: runner.remove_module("nobody"), r"unknown module 'nobody'; choose from \['main', 'other'\]"),
         (lambda: runner.set_policy_mapping_fn(None), "policy_mapping_fn must be callable, got None"),
         (lambda: make_runner(policies_to_train="main"), "policies_to_train must be module ids, a callable or None"),
     ]:
@@ -380,7 +380,7 @@ def test_errors_change_nothing():
 def test_one_module_needs_no_mapping_function_until_there_are_two():
     runner = make_runner(policies={"main": Says(0)}, policy_mapping_fn=None)
     runner.sample(num_timesteps=3)
-    with pytest.raises(ConfigError, match="policy_mapping_fn is needed to choose among the policies"):
+    with pytest.raises(ConfigError, match="policy_mapping_fn is required to choose among the policies"):
         runner.add_module("other", Says(1))
     runner.add_module("other", Says(1), new_agent_to_module_mapping_fn=everybody("other"))
     assert actions_of(runner.sample(num_timesteps=7)) == [{"a": 0, "b": 0}]
@@ -391,7 +391,7 @@ def test_one_module_needs_no_mapping_function_until_there_are_two():
 def test_a_mapping_function_that_names_a_removed_module():
     runner = make_runner()
     runner.remove_module("other")
-    with pytest.raises(UnknownModuleError, match=r"policy_mapping_fn\('b'\) returned 'other', which is none"):
+    with pytest.raises(UnknownModuleError, match=r"policy_mapping_fn\('b'\) returned 'other', which is not one of"):
         runner.sample(num_timesteps=1)
     runner.set_policy_mapping_fn(everybody("main"))
     assert actions_of(runner.sample(num_timesteps=1)) == [{"a": 0, "b": 0}]
@@ -429,7 +429,7 @@ def test_state_and_parts_follow_the_modules(tmp_path):
     runner.add_module("new", Says(2), new_agent_to_module_mapping_fn=everybody("new"))
     runner.remove_module("other")
     runner.save_to_path(tmp_path)
-    with pytest.raises(CheckpointError, match=r"it also has \['new'\], and \['other'\] are missing; add_module"):
+    with pytest.raises(CheckpointError, match=r"unknown are \['new'\], missing are \['other'\]; call add_module"):
         other.restore_from_path(tmp_path)
     with pytest.warns(UserWarning, match="the runner has no 'rl_module/new'"):
         make_runner().set_state(runner.get_state())
@@ -521,7 +521,7 @@ def test_agents_of_other_spaces_are_refused(what):
     runner = make_runner(
         env=make_env, num_envs_per_env_runner=2, policies=AGENTS, policy_mapping_fn=lambda agent, episode: agent
     )
-    with pytest.raises(ConfigError, match=r"agent '.' of env . is mapped to module '.', made for other spaces"):
+    with pytest.raises(ConfigError, match=r"agent '.' of env . is mapped to module '.', which has different spaces"):
         sample_before_and_after(runner, everybody("a"))
 
 
@@ -537,5 +537,5 @@ def test_errors_of_modules_name_all_of_them():
         make_runner(policies=wrong, policy_mapping_fn=lambda agent, episode: agent)
     runner = make_runner(policies=["a", "b"], policy_mapping_fn=lambda agent, episode: agent)
     weights = {name: {key: value[..., :0] for key, value in of.items()} for name, of in runner.get_weights().items()}
-    with pytest.raises(ConfigError, match=r"module 'a': this state does not fit .*; module 'b': this state does not"):
+    with pytest.raises(ConfigError, match=r"module 'a': the state does not match .*; module 'b': the state does not"):
         runner.set_weights(weights)

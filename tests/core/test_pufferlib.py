@@ -189,8 +189,8 @@ def test_check_env_finds_nothing():
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: PufferLibEnv(Rows([3] * 5), 2), "5 rows, which can't be divided among 2 envs"),
-        (lambda: PufferLibEnv(Rows([3] * 5), 0), "among 0 envs"),
+        (lambda: PufferLibEnv(Rows([3] * 5), 2), "5 rows, not divisible by num_envs=2"),
+        (lambda: PufferLibEnv(Rows([3] * 5), 0), "not divisible by num_envs=0"),
         (lambda: PufferLibEnv(Rows([3]), autoreset_mode=AutoresetMode.DISABLED), "SAME_STEP or NEXT_STEP"),
         (lambda: PufferLibEnv(types.SimpleNamespace(emulated=True)), "emulates another environment"),
     ],
@@ -203,7 +203,7 @@ def test_unusable_envs_are_errors(make, problem):
 def test_a_bare_one_is_a_batch_of_rows():
     adapter = as_multi_agent_env(Rows([3] * 6))
     assert isinstance(adapter, PufferLibEnv) and (adapter.num_envs, adapter.possible_agents) == (6, [0])
-    with pytest.raises(ConfigError, match=r"a batch of 1 envs is wanted .*, but PufferLibEnv has 6"):
+    with pytest.raises(ConfigError, match=r"a batch of 1 envs .*, got PufferLibEnv with 6"):
         fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=lambda config: Rows([3] * 6)))
 
 

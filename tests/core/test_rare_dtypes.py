@@ -62,7 +62,7 @@ def test_longdouble_is_sampled_where_connectors_make_float32_of_it(connectors):
 
 @pytest.mark.parametrize("connectors", ["none", "frames"])
 def test_longdouble_is_refused_when_the_runner_is_made_otherwise(connectors):
-    with pytest.raises(ConfigError, match=r"torch has no dtype for observations of (longdouble|float128)"):
+    with pytest.raises(ConfigError, match=r"torch does not support observations of dtype (longdouble|float128)"):
         make_runner(np.longdouble, connectors)
 
 

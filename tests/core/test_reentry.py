@@ -180,7 +180,7 @@ def test_another_thread_is_refused(method):
     hook.place, hook.action = "step", elsewhere
     got = [steps_of(runner.sample(num_timesteps=13)) for _ in range(2)]
     assert got == undisturbed(2)
-    with pytest.raises(RunnerBusyError, match=r"while sample\(\) is under way in another thread"):
+    with pytest.raises(RunnerBusyError, match=r"while sample\(\) is running in another thread"):
         raise errors[0]
 
 

@@ -183,5 +183,5 @@ def test_threads_of_several_runners_do_not_mix(any_size):
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, "2", True])
 def test_numbers_that_are_none_are_refused(n):
-    with pytest.raises(ConfigError, match="num_threads must be None or an integer of at least 1"):
+    with pytest.raises(ConfigError, match="num_threads must be None or a positive integer"):
         fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_threads=n)

@@ -234,7 +234,7 @@ def test_mapping_function_chooses_once_per_agent_and_episode():
 
 def test_mapping_to_an_unknown_policy():
     runner = make_runner(policies=["p", "q"], policy_mapping_fn=lambda agent_id, episode: "z")
-    with pytest.raises(UnknownModuleError, match=r"policy_mapping_fn\('a'\) returned 'z', which is none of .*'p', 'q'"):
+    with pytest.raises(UnknownModuleError, match=r"policy_mapping_fn\('a'\) returned 'z', which is not one .*'p', 'q'"):
         runner.sample(num_timesteps=1)
 
 
@@ -242,7 +242,7 @@ def test_mapping_to_an_unknown_policy():
     ("output", "message"),
     [
         ({"extra": lambda obs: obs[:1]}, r"module 'p': expected 2 rows in output 'extra'.*got shape \(1, 2\)"),
-        ({"action_dist_inputs": lambda obs: obs[:, :1] * np.nan + torch.zeros(2, 3)}, "row 0 .* has NaN or inf among"),
+        ({"action_dist_inputs": lambda obs: obs[:, :1] * np.nan + torch.zeros(2, 3)}, "row 0 .* has NaN or inf in"),
         ({"action_dist_inputs": lambda obs: None}, "array of numbers as output 'action_dist_inputs', got None"),
         ({"actions": lambda obs: torch.zeros(2, 5)}, r"expected actions of shape \(2,\).*got shape \(2, 5\)"),
     ],
@@ -273,7 +273,7 @@ SEEN, GO_ON = dict.fromkeys("ab", np.zeros(4, np.float32)), {"__all__": False}
 BROKEN = {
     "four": ((SEEN, {}, GO_ON, {}), "got four values, as in old Gym"),
     "no all": ((SEEN, {}, {}, GO_ON, {}), "expected the key '__all__' in terminateds"),
-    "no dict": ((SEEN, {}, GO_ON, GO_ON, []), "expected a dict by agent id as infos"),
+    "no dict": ((SEEN, {}, GO_ON, GO_ON, []), "expected a dict keyed by agent id as infos"),
     "nan": ((SEEN, {"a": float("nan")}, GO_ON, GO_ON, {}), "agent 'a', .*expected a finite reward"),
 }
 
@@ -318,7 +318,7 @@ def test_impossible_amounts(options):
 def test_an_env_that_forgets_to_end_is_no_endless_loop():
     runner = make_runner(scripted(["ab", Step()]))
     assert len(runner.sample(num_timesteps=10)) == 1
-    with pytest.raises(MultiAgentEnvError, match="no env has observed any agent in 10000 steps"):
+    with pytest.raises(MultiAgentEnvError, match="no agent was observed in 10000 consecutive steps"):
         runner.sample(num_episodes=1)
 
 
@@ -338,7 +338,7 @@ def test_after_stop():
     runner.stop()
     assert [env.n_closed for env in envs] == [1, 1]
     for call in (runner.sample, runner.make_env, runner.make_module, runner.assert_healthy):
-        with pytest.raises(RunnerStoppedError, match="make a new one"):
+        with pytest.raises(RunnerStoppedError, match="create a new one"):
             call()
 
 
@@ -566,5 +566,5 @@ def test_misspelt_and_bad_options():
     for name, value in bad.items():
         with pytest.raises(ConfigError, match=name):
             fastmarl.EnvRunnerConfig(env=Env, **{name: value})
-    with pytest.raises(ConfigError, match="policy_mapping_fn is needed"):
+    with pytest.raises(ConfigError, match="policy_mapping_fn is required"):
         fastmarl.EnvRunnerConfig(env=Env, policies=["p", "q"])

@@ -41,7 +41,7 @@ def test_a_runner_that_evaluates_draws_from_other_streams():
     weights = [runner.get_weights()["default_policy"] for runner in (training, evaluating)]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
     assert not set(seeds_of(training)) & set(seeds_of(evaluating))
-    with pytest.raises(ConfigError, match="in_evaluation is True, not False"):
+    with pytest.raises(ConfigError, match="in_evaluation is True, got False"):
         fastmarl.MultiAgentEnvRunner(replace(SEEDED, in_evaluation=True)).config = SEEDED
 
 
@@ -57,12 +57,12 @@ def test_the_config_counts_where_nothing_is_given():
 def test_other_arguments_are_left_out():
     with fastmarl.MultiAgentEnvRunner(SEEDED, env_creator=Short, validate_env=None, log_dir="x") as runner:
         assert runner.config is SEEDED
-    with pytest.warns(UserWarning, match=r"knows no arguments \['worker_idx'\]; they are left out") as warned:
+    with pytest.warns(UserWarning, match=r"ignores the unknown arguments \['worker_idx'\]") as warned:
         fastmarl.MultiAgentEnvRunner(SEEDED, worker_idx=1).stop()
     assert warned[0].filename == __file__
     for arguments, problem in (
-        ({"worker_index": -1}, "worker_index must be an integer of at least 0, got -1"),
-        ({"num_workers": "two"}, "num_workers must be an integer of at least 0, got 'two'"),
+        ({"worker_index": -1}, "worker_index must be an integer >= 0, got -1"),
+        ({"num_workers": "two"}, "num_workers must be an integer >= 0, got 'two'"),
     ):
         with pytest.raises(ConfigError, match=problem):
             fastmarl.MultiAgentEnvRunner(SEEDED, **arguments)
@@ -120,10 +120,10 @@ def test_an_automatic_length():
     assert replace(several, train_batch_size_per_learner=1).get_rollout_fragment_length() == 1
     assert replace(SEEDED, rollout_fragment_length=9).get_rollout_fragment_length(5) == 9
     for options, problem in (
-        ({"rollout_fragment_length": "all"}, "must be an integer of at least 1 or \"auto\", got 'all'"),
+        ({"rollout_fragment_length": "all"}, "must be an integer >= 1 or \"auto\", got 'all'"),
         ({"train_batch_size_per_learner": 5}, 'has no effect without rollout_fragment_length="auto"'),
         ({"episodes_to_numpy": False}, "episodes_to_numpy must be True: columns of episodes are arrays .* got False"),
-        ({"train_batch_size_per_learner": 0}, "must be an integer of at least 1, got 0"),
+        ({"train_batch_size_per_learner": 0}, "must be an integer >= 1, got 0"),
     ):
         with pytest.raises(ConfigError, match=problem):
             replace(SEEDED, **options)

@@ -66,7 +66,7 @@ def test_components_of_a_state(runner, components, not_components, names, module
 def test_unknown_components_are_named_and_left_out(runner, name):
     of_none = {"components": name if isinstance(name, str) else [name]}
     for arguments, names in ((of_none, [ENV_STEPS]), ({"not_components": [name]}, WHOLE)):
-        message = rf"unknown state components \[{name!r}\]; known are .*'rl_module/a/b'"
+        message = rf"unknown state components \[{name!r}\]; choose from .*'rl_module/a/b'"
         with pytest.warns(UserWarning, match=message) as warned:
             state = runner.get_state(**arguments)
         assert warned[0].filename == __file__
@@ -78,7 +78,7 @@ def test_unknown_parts_of_a_state_are_named_and_left_out(runner):
     before = runner.get_weights()
     weights = {"p0": {name: value + 1 for name, value in before["p0"].items()}, "p9": {}}
     state = {"rl_module": weights, "optimizer": 1, "weights_seq_no": 4}
-    message = "the runner has no 'optimizer', 'rl_module/p9'; these parts .* are left out"
+    message = "the runner has no 'optimizer', 'rl_module/p9'; these parts .* are ignored"
     with pytest.warns(UserWarning, match=message) as warned:
         runner.set_state(state)
     assert warned[0].filename == __file__

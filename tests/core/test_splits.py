@@ -433,12 +433,12 @@ def test_an_env_that_hangs_is_found_while_others_go_on():
 
 @pytest.mark.needs("vmas")
 def test_impossible_options_are_refused():
-    with pytest.raises(ConfigError, match="worker_num_splits must be an integer of at least 1, got 0"):
+    with pytest.raises(ConfigError, match="worker_num_splits must be an integer >= 1, got 0"):
         make_runner(Trouble, worker_num_splits=0)
     for size in (0, 4, True, 1.5):
-        with pytest.raises(ConfigError, match=f"at most num_envs_per_env_runner=3, got {size}"):
+        with pytest.raises(ConfigError, match=f"from 1 to num_envs_per_env_runner=3, got {size}"):
             make_runner(Trouble, env_batch_size=size)
     with pytest.raises(ConfigError, match='set gym_env_vectorize_mode="async"'):
         make_runner(Trouble, env_batch_size=2, mode="sync")
-    with pytest.raises(ConfigError, match="worker_num_splits is not for VmasEnv: its batches share random generators"):
+    with pytest.raises(ConfigError, match="worker_num_splits must be 1 for VmasEnv, because its batches share"):
         make_runner("vmas.balance", mode="sync", worker_num_splits=2)

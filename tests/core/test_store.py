@@ -231,7 +231,7 @@ def test_write_rows_leaves_odd_cases_to_the_slow_way(columns, values):
 def test_record_refuses_a_dtype_of_equal_size_and_leaves_the_column_alone():
     block = Block(RowLayout(SPACE), MemoryRing(), ModuleRows())
     block.record(0, 4, {"goal": np.arange(4)})
-    message = r"output 'goal' was recorded as int64 of shape \[\] a row, and now is float64 of shape \[\] a row"
+    message = r"output 'goal' to be int64 of shape \[\] per row, as in earlier steps, got float64 of shape \[\] per row"
     with pytest.raises(OutputFormError, match=message):
         block.record(2, 2, {"goal": np.array([0.5, 0.5])})
     assert block.outputs["goal"].dtype == np.int64

@@ -195,11 +195,11 @@ def test_a_state_is_a_copy():
 def test_bad_capacities_states_and_lengths():
     replay, (batch, *_) = TeamReplay(50), next(iter(batches_of(0)))
     replay.add(batch)
-    with pytest.raises(CheckpointError, match="has a capacity of 50, this one 60"):
+    with pytest.raises(CheckpointError, match="has a capacity of 50, but this one has 60"):
         TeamReplay(60).set_state(replay.get_state())
-    with pytest.raises(BatchError, match="'env_state' is in some of the batches only"):
+    with pytest.raises(BatchError, match="'env_state' must be in all of the batches or in none"):
         replay.add(batch | {"env_state": np.zeros((len(batch["active"]) + 1, 3, 2))})
-    with pytest.raises(BatchError, match="a length of at least 1, got 4 and 0"):
+    with pytest.raises(BatchError, match="n and length must be at least 1, got 4 and 0"):
         replay.sample(4, 0)
     with pytest.raises(ConfigError, match="at least 2 decisions, got 1"):
         TeamReplay(1)
@@ -216,7 +216,7 @@ def test_sequences_are_as_long_as_asked_for():
 def test_an_empty_replay_can_not_be_drawn_from():
     with pytest.raises(BatchError, match="no complete decision"):
         TeamReplay(5).sample(1)
-    with pytest.raises(BatchError, match="no whole episode to draw; it keeps 5 decisions"):
+    with pytest.raises(BatchError, match="no complete episode to sample; it keeps 5 decisions"):
         TeamReplay(5).sample_episodes(1)
 
 

@@ -78,7 +78,7 @@ def test_evaluations_and_tournaments_end():
 
 @pytest.mark.parametrize("max_steps", [0, -1, 1.5, True, None])
 def test_impossible_limits(max_steps):
-    with pytest.raises(ConfigError, match="max_steps must be an integer of at least 1"):
+    with pytest.raises(ConfigError, match="max_steps must be a positive integer"):
         time_limited(Levels, max_steps)
 
 

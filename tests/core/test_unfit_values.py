@@ -106,12 +106,12 @@ def test_integers_in_range_are_converted(value):
 def test_actions_out_of_range_do_not_wrap():
     actions = EnvActions("p", BYTES, normalize=False, clip=False, as_arrays=True)
     for raw in ([[0, 300]], [[-1, 0]], [[256.5, 1.0]], [[np.nan, 1.0]]):
-        with pytest.raises(ModuleOutputError, match="module 'p': expected actions that uint8 can hold"):
+        with pytest.raises(ModuleOutputError, match="module 'p': expected actions that fit in uint8"):
             actions.set(0, 1, {"actions": np.array(raw)})
     actions.set(0, 1, {"actions": np.array([[3.0, 255.0]])})
     assert actions.take()[1][0].tolist() == [[3, 255]]
     larger = EnvActions("p", spaces.MultiDiscrete([200, 2], np.uint8, start=[100, 0]), normalize=False, clip=False)
-    with pytest.raises(ModuleOutputError, match="that uint8 can hold"):
+    with pytest.raises(ModuleOutputError, match="that fit in uint8"):
         larger.set(0, 1, {"actions": np.array([[199, 0]])})
 
 

@@ -184,7 +184,7 @@ def test_at_the_end_of_an_episode_and_of_a_call():
 
 def test_connectors_of_rewards():
     options = {"reward_scale": 2.0}
-    with pytest.raises(EpisodeError, match="with reward_scale or clip_rewards, rewards can't be set"):
+    with pytest.raises(EpisodeError, match="rewards are read-only with reward_scale or clip_rewards"):
         sample(**options, **on_step(lambda e: e.set_rewards(new_data={"fast": 1.0}, at_indices=-1)))
     (episode,), _ = sample(
         **options,
@@ -196,17 +196,17 @@ def test_connectors_of_rewards():
 @pytest.mark.parametrize(
     ("write", "error", "text"),
     [
-        (lambda e: e.add_env_step({}, {}, {}), EpisodeError, "under way in a runner, which adds its steps"),
-        (lambda e: e.agent_episodes["fast"].add_env_step(0, 0, 0), EpisodeError, "under way in a runner"),
-        (lambda e: e.agent_episodes["fast"].infos.set([{}], at_indices=[0]), EpisodeError, "infos are the env's"),
+        (lambda e: e.add_env_step({}, {}, {}), EpisodeError, "still running in a runner, which adds its steps"),
+        (lambda e: e.agent_episodes["fast"].add_env_step(0, 0, 0), EpisodeError, "still running in a runner"),
+        (lambda e: e.agent_episodes["fast"].infos.set([{}], at_indices=[0]), EpisodeError, "infos are read-only"),
         (lambda e: e.set_rewards(new_data={"none": 1.0}), KeyError, "no steps of agents"),
-        (lambda e: e.set_rewards(new_data={"fast": 1.0}, at_indices=7), IndexError, "there are no rewards at .7."),
+        (lambda e: e.set_rewards(new_data={"fast": 1.0}, at_indices=7), IndexError, "no rewards at indices .7."),
         (lambda e: e.set_rewards(new_data={"fast": [1.0] * 9}), IndexError, "expected 1 items in new_data, got 9"),
         (lambda e: e.set_observations(new_data={"fast": [1.0]}, at_indices=0), EpisodeError, "float32 and shape .2,."),
         (
             lambda e: e.set_actions(new_data={"fast": 0.5}, at_indices=0),
             EpisodeError,
-            "actions: int64 can't hold .*0.5",
+            "actions: int64 cannot represent .*0.5",
         ),
     ],
 )
@@ -231,21 +231,21 @@ def observed(**changed):
 
 
 MISFITS = {
-    "too large": ("observations", observed(x=np.array([300, -200])), "observations: int8 can't hold .*300.* of int64"),
-    "in a float16": ("observations", observed(y=(7e4, np.uint64(0))), "observations: float16 can't hold .*70000.0"),
-    "below zero": ("observations", observed(y=(0.0, -1)), "observations: uint64 can't hold .*-1"),
-    "fraction": ("actions", 0.5, "actions: int64 can't hold .*0.5"),
-    "NaN": ("actions", math.nan, "actions: int64 can't hold .*nan"),
-    "2**63": ("actions", 2**63, "actions: int64 can't hold .*9223372036854775808"),
-    "2**99": ("actions", 2**99, "actions: int64 can't hold .* of object"),
-    "complex": ("rewards", 1 + 2j, "rewards: float64 can't hold .*1.*2j.* of complex128"),
-    "text": ("rewards", "1", "rewards: float64 can't hold .*'1'"),
-    "None": ("rewards", None, "rewards: float64 can't hold None of object"),
-    "to infinity": ("f", 1e300, "f: float32 can't hold .*1e.300.* of float64"),
-    "digits of an integer": ("f", 2**24 + 1, "f: float32 can't hold .*16777217"),
-    "float": ("i", 1e20, "i: int32 can't hold .*1e.20"),
-    "truth": ("b", 2, "b: bool can't hold .*2"),
-    "long text": ("t", "abcd", "t: <U3 can't hold .*'abcd'"),
+    "too large": ("observations", observed(x=np.array([300, -200])), ".* int8 cannot represent .*300.* of dtype int64"),
+    "in a float16": ("observations", observed(y=(7e4, np.uint64(0))), ".* float16 cannot represent .*7"),
+    "below zero": ("observations", observed(y=(0.0, -1)), "observations: uint64 cannot represent .*-1"),
+    "fraction": ("actions", 0.5, "actions: int64 cannot represent .*0.5"),
+    "NaN": ("actions", math.nan, "actions: int64 cannot represent .*nan"),
+    "2**63": ("actions", 2**63, "actions: int64 cannot represent .*9223372036854775808"),
+    "2**99": ("actions", 2**99, "actions: int64 cannot represent .* of dtype object"),
+    "complex": ("rewards", 1 + 2j, "rewards: float64 cannot represent .*1.*2j.* of dtype complex128"),
+    "text": ("rewards", "1", "rewards: float64 cannot represent .*'1'"),
+    "None": ("rewards", None, "rewards: float64 cannot represent None of dtype object"),
+    "to infinity": ("f", 1e300, "f: float32 cannot represent .*1e.300.* of dtype float64"),
+    "digits of an integer": ("f", 2**24 + 1, "f: float32 cannot represent .*16777217"),
+    "float": ("i", 1e20, "i: int32 cannot represent .*1e.20"),
+    "truth": ("b", 2, "b: bool cannot represent .*2"),
+    "long text": ("t", "abcd", "t: <U3 cannot represent .*'abcd'"),
 }
 
 
@@ -278,14 +278,14 @@ def test_values_of_other_dtypes_are_written_if_the_column_holds_them():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"action": "1"}, "action: .* can't hold"),
-        ({"action": np.uint64(2**63 + 1)}, "action: float64 can't hold .*9223372036854775809"),
-        ({"action": None}, "action: int64 can't hold None"),
-        ({"reward": "1"}, "reward: float64 can't hold .*'1'"),
-        ({"reward": 2j}, "reward: float64 can't hold"),
+        ({"action": "1"}, "action: .* cannot represent"),
+        ({"action": np.uint64(2**63 + 1)}, "action: float64 cannot represent .*9223372036854775809"),
+        ({"action": None}, "action: int64 cannot represent None"),
+        ({"reward": "1"}, "reward: float64 cannot represent .*'1'"),
+        ({"reward": 2j}, "reward: float64 cannot represent"),
         ({"reward": [1.0, 2.0]}, "reward: expected one number"),
-        ({"observation": observed(x=[1, "2"])}, "observation: .* can't hold"),
-        ({"extra_model_outputs": {"t": 5}}, "extra model output 't': .* can't hold"),
+        ({"observation": observed(x=[1, "2"])}, "observation: .* cannot represent"),
+        ({"extra_model_outputs": {"t": 5}}, "extra model output 't': .* cannot represent"),
     ],
 )
 def test_an_item_that_fits_no_dtype_of_its_column_is_not_added(change, text):
@@ -302,11 +302,11 @@ def test_an_item_that_fits_no_dtype_of_its_column_is_not_added(change, text):
 def test_rewards_of_agents_must_be_numbers():
     episode = MultiAgentEpisode()
     episode.add_env_reset(observations={"a": 0})
-    with pytest.raises(EpisodeError, match=r"env step 1, reward of agent 'a': float64 can't hold .*'1'"):
+    with pytest.raises(EpisodeError, match=r"env step 1, reward of agent 'a': float64 cannot represent .*'1'"):
         episode.add_env_step({"a": 1}, {"a": 0}, {"a": "1"})
     episode.add_env_step({"a": 1}, {"a": 0}, {"a": None})
     assert episode.get_rewards()["a"].tolist() == [0.0]
-    with pytest.raises(EpisodeError, match="reward: float64 can't hold"):
+    with pytest.raises(EpisodeError, match="reward: float64 cannot represent"):
         SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=["1"])
 
 

@@ -253,13 +253,13 @@ def test_modules_that_deepcopy_refuses_are_sent():
 def test_weights_of_one_module_or_of_some_reach_the_runners():
     config = make_config(Trouble, policies=["p", "q"], policy_mapping_fn=lambda agent, episode: "pq"[agent == "b"])
     with make_sampler(config, max_policy_lag=0, make_batch=partial(columns, outputs=["vf_preds"])) as sampler:
-        with pytest.raises(ConfigError, match="there are several modules"):
+        with pytest.raises(ConfigError, match="got a single module for the modules"):
             sampler.set_weights(sampler.module["p"])
         with pytest.raises(ConfigError, match="weights of module 'r': there is no such module"):
             sampler.set_weights({"r": sampler.module["p"].get_state()})
-        with pytest.raises(ConfigError, match="weights of module 'p': they belong to another network"):
+        with pytest.raises(ConfigError, match="weights of module 'p': they belong to a different network"):
             sampler.set_weights({"p": {}})
-        with pytest.raises(ConfigError, match="'w' of module 'p' is str"):
+        with pytest.raises(ConfigError, match="got str for 'w' of module 'p'"):
             sampler.set_weights({"p": {"w": "x"}})
         weights = {name: np.zeros_like(array) for name, array in sampler.module["p"].get_state().items()}
         assert sampler.set_weights({"p": weights}) == 1
@@ -354,12 +354,12 @@ def test_batches_can_be_joined_by_a_function():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"processes": 0}, "processes must be an integer of at least 1, got 0"),
-        ({"max_policy_lag": -1}, "max_policy_lag must be an integer of at least 0"),
+        ({"processes": 0}, "processes must be an integer >= 1, got 0"),
+        ({"max_policy_lag": -1}, "max_policy_lag must be an integer >= 0"),
         ({"max_policy_lag": 0.5}, "max_policy_lag must be an integer"),
         ({"max_restarts": True}, "max_restarts must be an integer"),
         ({"start_method": "forkserver"}, "start_method must be one of"),
-        ({"timeout_s": 0}, "timeout_s must be a number of seconds of at least 0.001"),
+        ({"timeout_s": 0}, "timeout_s must be a number of seconds >= 0.001"),
         ({"timeout_s": float("inf")}, "timeout_s must be a number of seconds"),
         ({"timeout_s": True}, "timeout_s must be a number of seconds"),
     ],
@@ -373,7 +373,7 @@ def test_options_that_cannot_be_right(options, problem):
 def test_a_timeout_of_a_call_that_cannot_be_right_ends_nothing():
     with make_sampler(make_config(Trouble)) as sampler:
         for timeout_s in (0, -1.0, float("inf"), "1"):
-            with pytest.raises(ConfigError, match=r"timeout_s must be a number of seconds of at least 0\.001"):
+            with pytest.raises(ConfigError, match=r"timeout_s must be a number of seconds >= 0\.001"):
                 sampler.next(timeout_s=timeout_s)
         sampler.next()
 
@@ -395,7 +395,7 @@ def test_weights_that_are_set_while_others_are_written_are_refused(monkeypatch):
         thread.start()
         thread.join(20)
         assert not thread.is_alive()
-        assert problems[0].startswith("set_weights() was called within set_weights(), by a signal's handler")
+        assert problems[0].startswith("set_weights() was called within set_weights(), by a signal handler")
         assert sampler.set_weights() == 2
         assert set(sampler.next()["default_policy"]["weights_seq_no"]) == {2}
 
@@ -430,7 +430,7 @@ def test_next_within_next_is_refused_and_ends_nothing(elsewhere, monkeypatch):
         monkeypatch.setattr(CallsInFlight, "ready", ready)
         assert sampler.next().keys() == {"default_policy"}
         assert sampler.get_metrics()["num_env_steps_sampled"] == 27
-    how = "while next() is under way in another thread" if elsewhere else "within next(), by a signal's handler"
+    how = "while next() is running in another thread" if elsewhere else "within next(), by a signal handler"
     assert [problem.startswith(f"next() was called {how}") for problem in problems] == [True, True]
 
 
@@ -444,7 +444,7 @@ def test_a_closed_sampler_says_so():
     sampler.close()
     sampler.close()
     for call in (sampler.next, sampler.set_weights, sampler.__enter__):
-        with pytest.raises(RunnerStoppedError, match="make a new one"):
+        with pytest.raises(RunnerStoppedError, match="create a new one"):
             call()
     assert not children()
 

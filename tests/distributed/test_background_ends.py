@@ -223,7 +223,7 @@ def test_a_sampler_in_a_daemonic_process_says_why_it_has_no_processes():
     process = multiprocessing.get_context("fork").Process(target=run, args=(there,), daemon=True)
     process.start()
     there.close()
-    assert "make it with daemon=False" in here.recv()
+    assert "start it with daemon=False" in here.recv()
     process.join()
     here.close()
     process.close()

@@ -26,7 +26,7 @@ from fastmarl.errors import (
 
 def assert_closed(sampler):
     assert not children()
-    with pytest.raises(RunnerStoppedError, match="an error has ended it"):
+    with pytest.raises(RunnerStoppedError, match="possibly by an earlier error"):
         sampler.next()
 
 
@@ -74,7 +74,7 @@ def test_an_error_of_a_module_names_the_module_and_process():
 
 @pytest.mark.slow
 def test_objects_that_cannot_be_sent_are_errors():
-    with pytest.raises(ConfigError, match=r"config and make_batch can't be sent .*start_method=\"fork\""):
+    with pytest.raises(ConfigError, match=r"config and make_batch cannot be sent .*start_method=\"fork\""):
         make_sampler(start_method="spawn", env_config={"lock": threading.Lock()})
     lock = multiprocessing.Lock()  # only inherited
 
@@ -90,7 +90,7 @@ def test_objects_that_cannot_be_sent_are_errors():
 def test_errors_of_constructors_arrive():
     with pytest.raises(KeyError, match="lost at 0") as caught:
         make_sampler(env_config={"trouble": {(1, 0): "raise"}, "in": "init"}, processes=2)
-    assert "while making its runner" in notes_of(caught)
+    assert "while creating its runner" in notes_of(caught)
     assert not children()
 
 
@@ -104,7 +104,7 @@ class Sized(Trouble):
 
 
 def test_processes_must_have_the_same_modules():
-    with pytest.raises(ConfigError, match="the processes of the sampler have modules with different weights"):
+    with pytest.raises(ConfigError, match="expected weights of equal names, shapes and dtypes in all processes"):
         make_sampler(Sized, processes=2)
     assert not children()
 
@@ -116,13 +116,13 @@ def test_a_killed_process_is_one_clear_error():
     sampler = make_sampler(processes=2)
     sampler.next()
     os.kill(pids_of(sampler)[1], signal.SIGKILL)
-    with pytest.raises(SamplerProcessError, match=r"process 1 of the sampler has ended \(exit code -9\)"):
+    with pytest.raises(SamplerProcessError, match=r"process 1 of the sampler exited \(exit code -9\)"):
         take(sampler, 3)  # what it had made before may be taken
     assert_closed(sampler)
 
 
 def test_a_process_that_ends_before_it_is_ready_is_an_error():
-    with pytest.raises(SamplerProcessError, match=r"has ended \(exit code 3\) before it had made its runner"):
+    with pytest.raises(SamplerProcessError, match=r"exited \(exit code 3\) before creating its runner"):
         make_sampler(env_config={"trouble": {(0, 0): "exit"}, "in": "init"})
     assert not children()
 
@@ -199,7 +199,7 @@ def test_a_hanging_or_stopped_process_is_a_timeout(hangs):
     pids = pids_of(sampler)
     if not hangs:
         os.kill(pids[0], signal.SIGSTOP)
-    text = r"process 0 of the sampler did not answer sample\(\) within 0.3 s and was ended"
+    text = r"process 0 of the sampler did not answer sample\(\) within 0.3 s and was terminated"
     with pytest.raises(SamplerTimeoutError, match=text):
         take(sampler, 3, timeout_s=0.3)  # what it had made before may be taken
     assert_gone(pids)

@@ -496,9 +496,9 @@ def test_seeds_of_an_evaluation_can_be_given():
 
 
 @pytest.mark.parametrize(("options", "text"), [
-    ({"n": -1}, "num_env_runners must be an integer of at least 0, got -1"),
-    ({"max_restarts": -2}, "max_restarts must be an integer of at least -1"),
-    ({"sample_timeout_s": 0}, "sample_timeout_s must be a number of seconds above 0"),
+    ({"n": -1}, "num_env_runners must be an integer >= 0, got -1"),
+    ({"max_restarts": -2}, "max_restarts must be an integer >= -1"),
+    ({"sample_timeout_s": 0}, "sample_timeout_s must be a positive number of seconds"),
     ({"placement_strategy": "PACK"}, r"placement_strategy must be one of \['SPREAD', 'DEFAULT'\], got 'PACK'"),
     ({"make_batch": 3}, "make_batch must be a function"),
 ])  # fmt: skip
@@ -509,11 +509,11 @@ def test_impossible_options_are_refused(options, text):
 
 @pytest.mark.parametrize(("n", "call", "text"), [
     (0, lambda group: group.resize(2), "can't be resized"),
-    (3, lambda group: group.resize(0), "num_env_runners must be an integer of at least 1, got 0"),
-    (0, lambda group: group.sample_ready(in_flight=0), "in_flight must be an integer of at least 1"),
+    (3, lambda group: group.resize(0), "num_env_runners must be an integer >= 1, got 0"),
+    (0, lambda group: group.sample_ready(in_flight=0), "in_flight must be an integer >= 1"),
     (0, lambda group: group.set_weights({}), "missing"),
-    (0, lambda group: group.set_weights({"default_policy": {}}), "this state does not fit this DefaultRLModule"),
-    (3, lambda group: group.evaluate(4, seeds=[5, 6, 7]), "seeds must be 4 integers, got 3"),
+    (0, lambda group: group.set_weights({"default_policy": {}}), "the state does not match this DefaultRLModule"),
+    (3, lambda group: group.evaluate(4, seeds=[5, 6, 7]), "expected 4 seeds, one per episode, got 3"),
 ])  # fmt: skip
 def test_impossible_arguments_are_refused(n, call, text):
     with make_group(n=n) as group:

@@ -80,5 +80,5 @@ def test_weights_are_never_torn():
 
 
 def test_weights_that_are_no_arrays_are_refused():
-    with pytest.raises(ConfigError, match=r"'_extra_state' of module 'p' is dict"):
+    with pytest.raises(ConfigError, match="got dict for '_extra_state' of module 'p'"):
         form_of({"p": {"_extra_state": {}}})

@@ -48,21 +48,21 @@ def test_each_array_has_its_limits(kind):
 @pytest.mark.parametrize(
     ("kind", "forge", "problem"),
     [
-        ("cart_pole", lambda state: state.pop("_t"), r"the state of CartPole lacks the keys \['_t'\]"),
+        ("cart_pole", lambda state: state.pop("_t"), r"the state of CartPole must have .* missing: \['_t'\]"),
         ("cart_pole", lambda state: state.update(_t=[0, 0, 0]), "_t in .* must be an array of dtype int64"),
         ("cart_pole", lambda state: state.update(_t=state["_t"][:2]), r"shape \(3,\), got int64 \(2,\)"),
         ("cart_pole", lambda state: state.update(_t=state["_t"].astype(">i8")), "dtype int64"),
         ("gridworld", lambda state: state["_lives_EA"].view(np.uint8)[1].fill(2), "_lives_EA .* env 1, got 2"),
-        ("gridworld", lambda state: state["_cells_EC"][1].fill(0), "in env 1, a cell is neither a wall"),
-        ("gridworld", lambda state: np.place(state["_cells_EC"][1], state["_cells_EC"][1] == 2, 3), "in env 1, a cell"),
+        ("gridworld", lambda state: state["_cells_EC"][1].fill(0), "in env 1, walls are misplaced"),
+        ("gridworld", lambda state: np.place(state["_cells_EC"][1], state["_cells_EC"][1] == 2, 3), "in env 1, walls"),
         ("gridworld", lambda state: state["_agent_EA"][1].fill(state["_agent_EA"][1, 0]), "in env 1, living agents"),
         ("gridworld", lambda state: state["_hazard_EH"][1].fill(state["_hazard_EH"][1, 0]), "in env 1, living agents"),
         ("gridworld", lambda state: state["_agent_EA"][1].fill(0), "in env 1, living agents and hazards"),
         ("lbforaging", lambda state: state["food_spawned"].fill(0), "in env 0, there is food but food_spawned is 0"),
-        ("rware", lambda state: state["_cell_EA"][1].fill(state["_cell_EA"][1, 0]), "in env 1, robots do not"),
-        ("rware", lambda state: state["_agent_at_EC"][1].fill(0), "in env 1, robots do not"),
-        ("rware", lambda state: state["_agent_at_EC"][1, :1].fill(1), "in env 1, robots do not"),
-        ("rware", lambda state: state["_shelf_at_EC"][1].fill(1), "in env 1, shelves do not"),
+        ("rware", lambda state: state["_cell_EA"][1].fill(state["_cell_EA"][1, 0]), "in env 1, robots are not"),
+        ("rware", lambda state: state["_agent_at_EC"][1].fill(0), "in env 1, robots are not"),
+        ("rware", lambda state: state["_agent_at_EC"][1, :1].fill(1), "in env 1, robots are not"),
+        ("rware", lambda state: state["_shelf_at_EC"][1].fill(1), "in env 1, shelves are not"),
         ("rware", lambda state: state["_shelf_at_EC"][1].sort(), "in env 1, a shelf is neither"),
         ("rware", lambda state: state["_load_EA"][1].fill(1), "in env 1, a shelf is neither"),
         ("rware", lambda state: state["_is_requested_ES"][1].fill(True), "in env 1, the number of requested shelves"),
@@ -83,7 +83,7 @@ def test_robots_stand_in_the_warehouse_alone():
     state = env.get_state()
     state["_agent_at_EC"][1, state["_cell_EA"][1, 0]] = 0
     state["_cell_EA"][1, 0], state["_agent_at_EC"][1, 0] = 0, 1  # its neighbour above would be before the array
-    with pytest.raises(ConfigError, match="in env 1, robots do not have cells of their own"):
+    with pytest.raises(ConfigError, match="in env 1, robots are not on separate cells"):
         env.set_state(state)
 
 

@@ -272,13 +272,13 @@ def test_without_seeds_every_run_is_another(kind):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: CartPole(1, 0), "num_agents and max_episode_steps must be at least 1, got 0, 500"),
-        (lambda: SimpleSpread(1, local_ratio=1.5), "local_ratio in 0 ... 1, got 3, 25, 1.5"),
-        (lambda: SimpleTag(1, num_good=0), "at least 1 and num_obstacles at least 0, got 0, 3, 25, 2"),
-        (lambda: SimpleTag(1, num_obstacles=-1), "got 1, 3, 25, -1"),
-        (lambda: ConnectFour(1, random_moves=21), "random_moves must be in 0 ... 20, got 21"),
-        (lambda: GridWorld(1, view=0), "at least 1"),
-        (lambda: GridWorld(1, size=3), "4 agents, 8 food and 3 hazards need a cell each, but there are 9"),
+        (lambda: CartPole(1, 0), "num_agents and max_episode_steps must be at least 1, got 0 and 500"),
+        (lambda: SimpleSpread(1, local_ratio=1.5), "local_ratio between 0 and 1, got 3, 25, 1.5"),
+        (lambda: SimpleTag(1, num_good=0), "must be >= 1 and num_obstacles >= 0, got 0, 3, 25 and 2"),
+        (lambda: SimpleTag(1, num_obstacles=-1), "got 1, 3, 25 and -1"),
+        (lambda: ConnectFour(1, random_moves=21), "random_moves must be between 0 and 20, got 21"),
+        (lambda: GridWorld(1, view=0), "must be >= 1"),
+        (lambda: GridWorld(1, size=3), "4 agents, 8 food and 3 hazards need one cell each, but there are only 9"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(make, text):

@@ -290,16 +290,16 @@ def test_these_rules_are_the_originals(kind):
         ({"name": "Foraging-8x8-v3"}, r"such as 'Foraging-8x8-2p-3f-v3' .* got 'Foraging-8x8-v3'"),
         ({"field_size": 8}, r"field_size must be \(rows, columns\), each at least 3, got 8"),
         ({"field_size": (8, 2)}, "each at least 3"),
-        ({"max_num_food": 0}, "at least 1, got 2, 0, 50"),
+        ({"max_num_food": 0}, "at least 1, got 2, 0 and 50"),
         ({"sight": -1}, "sight must be at least 0, or None for the whole field, got -1"),
         ({"sight": 0, "grid_observation": True}, "sight must be at least 1"),
         ({"players": 10, "field_size": (3, 3)}, "at most the number of cells, 9, got 10"),
         ({"min_player_level": 3}, "min_player_level must be at least 0 and at most max_player_level, got 3 and 2"),
         ({"min_food_level": -1}, "min_food_level must be at least 0"),
-        ({"min_food_level": [1, 2, 3]}, r"must be a number or 2 of them, got \[1, 2, 3\]"),
-        ({"min_food_level": 3}, "min_food_level must be at most 2, the least that"),
-        ({"field_size": (8, 5)}, "take a square field, or a sight of at most 2"),
-        ({"field_size": (5, 8), "sight": 3}, "take a square field, or a sight of at most 2"),
+        ({"min_food_level": [1, 2, 3]}, r"must be a number or a list of length 2, got \[1, 2, 3\]"),
+        ({"min_food_level": 3}, "min_food_level must be at most 2, the lowest possible sum"),
+        ({"field_size": (8, 5)}, "use a square field, or a sight of at most 2"),
+        ({"field_size": (5, 8), "sight": 3}, "use a square field, or a sight of at most 2"),
     ],
 )
 def test_options_with_which_the_original_fails_are_refused(options, text):
@@ -309,5 +309,5 @@ def test_options_with_which_the_original_fails_are_refused(options, text):
 
 @pytest.mark.parametrize("of_task", [{}, {"name": "Foraging-8x8-2p-3f-v3"}])
 def test_an_unknown_option_is_named(of_task):
-    with pytest.raises(EnvCheckError, match=r"lbforaging can't be made .* unexpected keyword argument 'foods'"):
+    with pytest.raises(EnvCheckError, match=r"cannot create .*lbforaging .* unexpected keyword argument 'foods'"):
         env_creator("fastmarl.lbforaging")(EnvContext({**of_task, "foods": 3}, 0))

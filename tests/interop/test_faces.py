@@ -20,11 +20,11 @@ from fastmarl.interop.gymnasium import AgentVectorEnv
 
 N_ENVS, N_STEPS = 2, 75
 REFUSED = {
-    "rewards after death, dropped": "finished agent is observed again, or gets a reward",
-    "respawn": "finished agent is observed again, or gets a reward",
-    "rewarded at respawn": "finished agent is observed again, or gets a reward",
-    "unequal observations": "all rows have the same spaces",
-    "unequal actions": "all rows have the same spaces",
+    "rewards after death, dropped": "finished agent was observed again or received a reward",
+    "respawn": "finished agent was observed again or received a reward",
+    "rewarded at respawn": "finished agent was observed again or received a reward",
+    "unequal observations": "all agents must have the same spaces",
+    "unequal actions": "all agents must have the same spaces",
 }
 TAKEN = [name for name in WORLDS if name not in REFUSED]
 
@@ -250,7 +250,7 @@ def test_rows_equal_the_ledger(name, world, rng):
     make, resets_at_once = FACES[name]
     cls = WORLDS[world]
     if (name, world) == ("torchrl", "actions of two parts"):
-        with pytest.raises(ConfigError, match="TensorDictEnv takes Box"):
+        with pytest.raises(ConfigError, match="TensorDictEnv supports Discrete"):
             make(cls)
         return
     face = make(cls, **options_of(cls))

@@ -97,7 +97,7 @@ def test_seeds_are_for_the_next_reset_and_options_refused(face):
     first, second = envs.seed(), envs.seed()
     assert None not in first and first != second
     envs.set_options({"map": 1})
-    with pytest.raises(ConfigError, match="put them into env_config"):
+    with pytest.raises(ConfigError, match="pass them in env_config"):
         envs.reset()
 
 

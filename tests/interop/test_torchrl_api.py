@@ -93,7 +93,7 @@ UNSUPPORTED = [
 @pytest.mark.parametrize("space", UNSUPPORTED, ids=str)
 def test_unsupported_spaces_are_errors(face, space):
     for config in ({"seen": gym.spaces.Dict({"x": space})}, {"actions": space}):
-        with pytest.raises(ConfigError, match="TensorDictEnv takes Box"):
+        with pytest.raises(ConfigError, match="TensorDictEnv supports Discrete"):
             face(Alone, env_config=config)
 
 

@@ -288,7 +288,7 @@ def test_modes_and_hooks_of_all_modules(surroundings):
             if handle is not None:
                 handle.remove()
         found.append(learner)
-    assert found[0].backend.startswith("autograd: there are hooks of all modules, or a mode")
+    assert found[0].backend.startswith("autograd: there are hooks on all modules, or a mode")
     torch.testing.assert_close(found[0].parameters.detach(), found[1].parameters.detach(), rtol=0, atol=1e-3)
     found[0].update(batch_of(2))
     assert found[0].backend == "compiled"

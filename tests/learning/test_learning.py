@@ -127,7 +127,7 @@ def test_a_module_with_flat_parameters_is_used_as_before():
     with torch.no_grad():
         flat.fill_(3)
     assert all(bool((p == 2).all()) for p in copy.parameters() if p.requires_grad)
-    with pytest.raises(TypeError, match="copy that"):
+    with pytest.raises(TypeError, match="copy the module"):
         deepcopy(flat)
 
 
@@ -299,7 +299,7 @@ def test_gradients_with_a_graph_are_taken():
 
 @pytest.mark.parametrize("save", [pickle.dumps, lambda flat: torch.save(flat, io.BytesIO())])
 def test_flat_parameters_are_not_saved_apart_from_their_module(save):
-    with pytest.raises(TypeError, match="save that"):
+    with pytest.raises(TypeError, match="save the module"):
         save(flat_parameters(make_module()))
 
 
@@ -344,7 +344,7 @@ def test_minibatches_are_the_rows_in_random_order(n, size, epochs, seed):
     ({"a": torch.zeros(3), "b": {"c": torch.zeros(2)}}, 2, BatchError,
      r"3 on cpu at \('a',\), 2 on cpu at \('b', 'c'\)"),
     ({"a": torch.zeros(())}, 2, BatchError, "with rows"),
-    ({"a": torch.zeros(3)}, 0, BatchError, "size of 1"),
+    ({"a": torch.zeros(3)}, 0, BatchError, "size >= 1"),
     ({"a": torch.zeros(3)}, 2.0, TypeError, "as an integer"),
 ])  # fmt: skip
 def test_minibatches_of_invalid_batches_are_errors(batch, size, error, text):
@@ -584,7 +584,7 @@ def test_targets_that_would_spoil_a_value_norm_are_refused(bad):
 
 @pytest.mark.parametrize("beta", [1.0, 2.0, -0.1, np.nan])
 def test_averages_that_would_not_follow_are_refused(beta):
-    with pytest.raises(ConfigError, match=r"expected beta in \[0, 1\)"):
+    with pytest.raises(ConfigError, match=r"beta must be in \[0, 1\)"):
         ValueNorm(beta)
 
 
@@ -626,7 +626,7 @@ def test_columns_become_tensors():
     shared = np.zeros(3, np.float32)
     to_tensors({"a": shared})["a"][0] = 1
     assert shared[0] == 1
-    for names, text in ((["x"], r"no columns \['x'\]"), (["infos"], "it has a list"), (["eps_id"], "array of object")):
+    for names, text in ((["x"], r"columns \['x'\]"), (["infos"], "contains a list"), (["eps_id"], "array of object")):
         with pytest.raises(BatchError, match=text):
             to_tensors(given, names)
 

@@ -217,10 +217,10 @@ def test_a_mask_that_is_missing_or_does_not_fit_is_an_error():
         rows = batch_of(module, runner.sample(num_timesteps=12))
     vector = rows["obs"]["vector"]
     for obs, got in ((vector, "got Tensor"), ({"vector": vector}, r"got the keys \['vector'\]")):
-        with pytest.raises(BatchError, match=rf"Narrow acts under the mask obs\['action_mask'\].*{got}"):
+        with pytest.raises(BatchError, match=rf"Narrow acts with the mask obs\['action_mask'\].*{got}"):
             ppo_loss(module, {**rows, "obs": obs})
     for mask in (torch.ones(3, N), torch.ones(len(vector), N - 1)):
-        with pytest.raises(BatchError, match=r"number for each of the 5 logits of each row.*got shape \("):
+        with pytest.raises(BatchError, match=r"5 entries per row, one per logit.*got shape \("):
             ppo_loss(module, {**rows, "action_mask": mask})
 
 
@@ -307,7 +307,7 @@ def test_masks_that_a_connector_makes(module, options):
         batch = columns(episodes)["all"]
         assert not ruled_out(batch["obs"]["vector"])[np.arange(len(batch["actions"])), batch["actions"]].any()
         policy = fastmarl.Policy.from_runner(runner)
-        with pytest.raises(ActionMaskError, match=r"its observation has the mask, obs\['action_mask'\]"):
+        with pytest.raises(ActionMaskError, match=r"its observation contains the mask, obs\['action_mask'\]"):
             policy.act(np.zeros(2, np.float32), action_mask=[1] * N)
         assert policy.act(np.zeros(2, np.float32)) != 0
         if not options:

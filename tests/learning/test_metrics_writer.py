@@ -113,7 +113,7 @@ def test_steps_are_integers(path):
         writer.write(np.int64(1), {"a": 1})
         writer.write(torch.tensor(2), {"a": 2})
         for step in (3.0, "3", None):
-            with pytest.raises(ConfigError, match="a step must be an integer, got"):
+            with pytest.raises(ConfigError, match="step must be an integer, got"):
                 writer.write(step, {"a": 3})
     with MetricsWriter(csv_path=path, resume_step=1):
         assert rows_of(path) == [{"step": "1", "a": "1"}]
@@ -121,7 +121,7 @@ def test_steps_are_integers(path):
 
 def test_no_metric_has_the_name_of_the_steps(path):
     with MetricsWriter(csv_path=path) as writer:
-        with pytest.raises(ConfigError, match="a metric has the name 'step'"):
+        with pytest.raises(ConfigError, match="the metric name 'step' is reserved"):
             writer.write(1, {"a": 1}, {"step": 5})
         assert path.read_text() == "step\n"
         writer.write(1, {"a": {"step": 5}})
@@ -133,7 +133,7 @@ def test_nothing_is_written_after_closing(path):
     writer.write(1, {"a": 1})
     writer.close()
     for metrics in ({"a": 2}, {"b": 2}):
-        with pytest.raises(ConfigError, match="was closed; make another one, with resume_step"):
+        with pytest.raises(ConfigError, match="was closed; create a new one, with resume_step"):
             writer.write(2, metrics)
     assert rows_of(path) == [{"step": "1", "a": "1"}]
 

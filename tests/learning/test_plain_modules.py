@@ -53,7 +53,7 @@ def test_a_copy_has_no_spaces_until_it_is_given_some():
     net = Net()
     batch, module = sampled(net)
     rows, copy = to_tensors(batch, NAMES), deepcopy(net)
-    with pytest.raises(ConfigError, match=r"Net needs an action_space .*; see fastmarl.modules.as_rl_module\(\)"):
+    with pytest.raises(ConfigError, match=r"Net needs an action_space .* to fastmarl.modules.as_rl_module\(\)"):
         ppo_loss(copy, rows)
     assert len(make_value_fn(copy)(batch["obs"])) == len(batch["obs"])  # needs none
     given = as_rl_module(copy, module.observation_space, module.action_space)
@@ -67,7 +67,7 @@ def test_a_module_of_agents_with_different_actions_is_ambiguous():
     as_rl_module(net, gym.spaces.Box(-2, 2, (18,), np.float32), module.action_space)  # bounds make no difference
     make_value_fn(net)
     as_rl_module(net, module.observation_space, gym.spaces.Discrete(3))
-    with pytest.raises(ConfigError, match=r"this Net acts for agents with different spaces; give runner.module"):
+    with pytest.raises(ConfigError, match=r"this Net acts for agents with different spaces; pass runner.module"):
         make_value_fn(net)
 
 
@@ -85,5 +85,5 @@ def test_all_modules_of_a_runner_are_not_one():
     config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", policies={"all": Net()}, seed=0)
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         for function in (make_value_fn, PPOLearner, lambda module: ppo_loss(module, {})):
-            with pytest.raises(ConfigError, match=r"expected one of the modules \['all'\], got all of them"):
+            with pytest.raises(ConfigError, match=r"expected a single module, got \['all'\]; pass one"):
                 function(runner.module)

@@ -329,13 +329,13 @@ def test_a_mixer_equals_its_formula():
     [
         ({"new_active": None}, "QLearner needs the columns ['new_active']"),
         ({"actions": np.zeros((40, 4), int)}, "'actions' [n, T, A] with at least one action, got shape (40, 4)"),
-        ({"actions": np.full((40, 4, 3), 0.9)}, "expected actions of integers, got torch.float32"),
-        ({"actions": np.full((40, 4, 3), 4)}, "expected actions from 0 to less than 4, got 4 to 4"),
+        ({"actions": np.full((40, 4, 3), 0.9)}, "expected integer actions, got torch.float32"),
+        ({"actions": np.full((40, 4, 3), 4)}, "expected actions >= 0 and < 4, got 4 to 4"),
         ({"rewards": np.zeros((40, 5))}, "expected 'rewards' of shape (40, 4), got (40, 5)"),
         ({"active": np.ones((40, 4, 3))}, "expected a bool 'active', got torch.float32"),
         ({"obs": np.zeros((40, 4, 3, 5), "f4")}, "expected 'obs' of shape (40, 5, 3, '...'), got (40, 4, 3, 5) at ()"),
-        ({"rewards": np.full((40, 4), np.nan)}, "the gradient has the norm nan"),
-        ({"loss_mask": np.zeros((40, 4), bool)}, "there is no decision that counts in 'loss_mask'"),
+        ({"rewards": np.full((40, 4), np.nan)}, "the gradient norm is nan"),
+        ({"loss_mask": np.zeros((40, 4), bool)}, "'loss_mask' masks out all decisions"),
     ],
 )  # fmt: skip
 def test_bad_batches(change, message):
@@ -351,11 +351,11 @@ def test_bad_batches(change, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gamma": 1.1}, "expected gamma from 0 to 1, got 1.1"),
-        ({"lambda_": -0.1}, "expected lambda_ from 0 to 1, got -0.1"),
-        ({"tau": math.nan}, "expected tau from 0 to 1, got nan"),
-        ({"target_network_update_freq": 0}, "target_network_update_freq of 1 or more"),
-        ({"max_grad_norm": -1.0}, "expected max_grad_norm to be 0 or more, got -1.0"),
+        ({"gamma": 1.1}, "gamma must be between 0 and 1, got 1.1"),
+        ({"lambda_": -0.1}, "lambda_ must be between 0 and 1, got -0.1"),
+        ({"tau": math.nan}, "tau must be between 0 and 1, got nan"),
+        ({"target_network_update_freq": 0}, "target_network_update_freq must be at least 1"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm must be >= 0, got -1.0"),
         ({"td_error_loss_fn": "l1"}, "td_error_loss_fn must be 'huber' or 'mse', got 'l1'"),
     ],
 )
@@ -456,7 +456,7 @@ def test_a_frozen_module_with_a_mixer_that_learns(compiled):
 def test_a_module_that_can_not_be_copied():
     module = module_of("tanh")
     module.lock = threading.Lock()
-    with pytest.raises(ConfigError, match="is a copy of EpsilonGreedyRLModule, which can't be copied"):
+    with pytest.raises(ConfigError, match="can't copy EpsilonGreedyRLModule for the target network"):
         QLearner(module)
 
 

@@ -224,7 +224,7 @@ BY_AUTOGRAD = {
     "no action space": (altered(lambda module: setattr(module, "action_space", None), None), "action space is unknown"),
     "a method on the instance": (
         altered(lambda module: setattr(module, "_forward", partial(DefaultRLModule._forward, module)), None),
-        "of its own"),
+        "its own _forward"),
     "own forward_train": (partial(make_module, OwnTraining), "forward_train"),
     "own _forward": (partial(make_module, Clamped), "has aten.clamp"),
     "says it masks": (partial(make_module, SaysItMasks), "masks actions"),
@@ -241,7 +241,7 @@ BY_AUTOGRAD = {
     "a layer used twice": (with_layers(nn.Tanh(), SQUARE, nn.Tanh(), SQUARE), "share a parameter"),
     "tied scales": (altered(lambda module: setattr(module, "log_std", module.pi.bias), Gaussian, actions=BOX_ACTIONS),
                     "share a parameter"),
-    "a computed weight": (altered(computing_a_weight), "not a torch.nn.Parameter"),
+    "a computed weight": (altered(computing_a_weight), "not a float32 torch.nn.Parameter"),
     "values are logits": (partial(make_module, LogitsAreValues), "values are its logits"),
     "before and after an activation": (partial(make_module, RectifiedCopy), "not the only one to read"),
     "no_grad": (partial(make_module, Detached), "no_grad"),

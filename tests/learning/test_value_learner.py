@@ -140,7 +140,7 @@ def test_networks_of_float64_stay_in_float64():
 
 
 def test_a_policy_is_refused():
-    with pytest.raises(ConfigError, match="got the RLModule DefaultRLModule; PPOLearner trains these"):
+    with pytest.raises(ConfigError, match="got the RLModule DefaultRLModule; use PPOLearner for RLModules"):
         ValueLearner(make_module())
 
 

@@ -306,7 +306,7 @@ def test_invalid_policies_are_refused(make, entry):
 
 def test_policy_classes_of_other_kinds(make):
     of_rllib = type("PPOTorchPolicy", (), {"__module__": "ray.rllib.algorithms.ppo.ppo_torch_policy"})
-    with pytest.raises(ConfigError, match=r"policy 'p1': .* derive one from fastmarl\.legacy\.TorchPolicy"):
+    with pytest.raises(ConfigError, match=r"policy 'p1': .* derive a class from fastmarl\.legacy\.TorchPolicy"):
         make(policies={"p0": None, "p1": (of_rllib, None, None, {})})
     made = make(policies={"p0": None, "p1": PolicySpec(lambda module, config: PPOTorchPolicy(module))})
     assert made.sample().policy_batches.keys() == {"p0", "p1"}
@@ -318,7 +318,7 @@ def test_advice_for_a_taken_id_can_be_followed(make):
         worker.add_policy("p0")
     worker.remove_policy(policy_id="p0", policy_mapping_fn=lambda agent_id, episode: "p1")
     assert worker.add_policy("p0") is worker.policy_map["p0"]
-    with pytest.raises(ConfigError, match="there is no policy 'p7'; there are"):
+    with pytest.raises(ConfigError, match="there is no policy 'p7'; the policies are"):
         worker.remove_policy(policy_id="p7")
     single = make(policies=None, policy_mapping_fn=None)
     with pytest.raises(ConfigError, match="add another one before"):
@@ -372,7 +372,7 @@ def test_a_worker_without_env_has_nothing_to_sample(make):
                 lambda: worker.add_policy("new")):  # fmt: skip
         with pytest.raises(ConfigError, match="no env"):
             act()
-    with pytest.raises(ConfigError, match="no env that has the spaces of policy 'p0'"):
+    with pytest.raises(ConfigError, match="no env to take the spaces of policy 'p0'"):
         make(env=None, env_config={})
     with pytest.raises(ConfigError, match='"sampler"'):
         without_env(make, input_={"sampler": 1.0})
@@ -426,7 +426,7 @@ def test_a_reader_of_a_dataset_of_ray():
 @pytest.mark.parametrize(("input_", "text"), [
     ("dataset", "dataset_shards"),
     ("nowhere", "register_input"),
-    ("collections.Nowhere", "no 'Nowhere'"),
+    ("collections.Nowhere", "no attribute 'Nowhere'"),
 ])  # fmt: skip
 def test_wrong_inputs(make, input_, text):
     with pytest.raises(ConfigError, match=text):

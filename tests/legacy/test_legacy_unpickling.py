@@ -98,7 +98,7 @@ CRAFTED = {
 
 @pytest.mark.parametrize("value", CRAFTED.values(), ids=CRAFTED)
 def test_crafted_pickles_are_an_error(value):
-    with pytest.raises(BatchError, match="a packed column may hold arrays, numbers and texts; this one"):
+    with pytest.raises(BatchError, match="a packed column may contain only arrays, numbers and strings; this one"):
         unpickled(pickle.dumps(value))
 
 

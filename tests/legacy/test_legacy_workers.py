@@ -47,7 +47,7 @@ def test_apply_gradients_takes_the_step_of_learn_on_batch(make):
 
 def test_gradients_that_do_not_fit(worker):
     gradients, _ = worker.compute_gradients(worker.sample())
-    with pytest.raises(BatchError, match="one for each parameter"):
+    with pytest.raises(BatchError, match="one per parameter"):
         worker.apply_gradients({"p0": gradients["p0"][1:]})
     with pytest.raises(BatchError, match="shape"):
         worker.apply_gradients({"p0": [g[..., None] for g in gradients["p0"]]})
@@ -93,7 +93,7 @@ def test_a_removed_policy_acts_on_in_running_episodes(worker):
 @pytest.mark.parametrize(
     ("act", "text"),
     [
-        (lambda w: w.add_policy("x", policy=w.get_policy("p0"), config={}), "or arguments to make one"),
+        (lambda w: w.add_policy("x", policy=w.get_policy("p0"), config={}), "pass either policy, or"),
         (lambda w: w.add_policy("x", config={"lrr": 1}), "no option 'lrr'"),
         (lambda w: w.for_policy(len, "p7"), "no policy 'p7'"),
         (lambda w: w.remove_policy(policy_id="p7"), "no policy 'p7'"),

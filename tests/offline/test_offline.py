@@ -224,7 +224,7 @@ def test_infos_that_json_can_not_hold_are_an_error(value, text, tmp_path):
 def test_dtypes_that_parquet_has_not_are_an_error(tmp_path):
     file_writer = ParquetWriter(tmp_path)
     file_writer.write([episode({"a": (*ONE, {"z": np.zeros(2, complex)})})])
-    with pytest.raises(OfflineError, match="column 'z' is of dtype complex128, which Parquet lacks"):
+    with pytest.raises(OfflineError, match="column 'z' has dtype complex128, which Parquet does not support"):
         file_writer.close()
 
 
@@ -283,7 +283,7 @@ def test_numbers_of_numpy_are_options(tmp_path):
     assert [len(some) for some in reader.iter_episodes(batch_size=np.int64(2))] == [2, 1]
     assert [len(each["t"]) for each in reader.iter_batches(module_id="p", batch_size=np.uint8(6))] == [6]
     for wrong in (0, True, 1.0):
-        with pytest.raises(ConfigError, match=f"batch_size must be an integer of at least 1, got {wrong}"):
+        with pytest.raises(ConfigError, match=f"batch_size must be an integer >= 1, got {wrong}"):
             next(reader.iter_episodes(batch_size=wrong))
 
 
@@ -366,7 +366,7 @@ def test_the_working_directory_may_change(tmp_path, monkeypatch):
 def test_a_folder_of_other_things_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     for path, opened, text in (
-        (tmp_path, ParquetWriter, r"has no recorded episodes: it has 'thesis.tex'; .* or an empty one$"),
+        (tmp_path, ParquetWriter, r"has no recorded episodes: it has 'thesis.tex'; .* with recorded episodes$"),
         (tmp_path / "thesis.tex/run", ParquetWriter, "can't write episodes to the folder .*run: .*Not a directory"),
         (tmp_path, ParquetReader, "has no recorded episodes"),
         (tmp_path / "nowhere", ParquetReader, "has no recorded episodes: it has no folder 'parts'"),
@@ -405,7 +405,7 @@ def test_a_folder_of_an_earlier_version_says_which_fastmarl_reads_it(tmp_path):
     (tmp_path / "meta").mkdir()
     content = {"format": "fastmarl.offline", "version": 2, "fastmarl_version": "0.0.9", "modules": {}}
     (tmp_path / "meta/info.json").write_text(sealed(content))
-    assert_refused(tmp_path, r"version 2; this fastmarl .* reads version 3: .* with fastmarl 0.0.9")
+    assert_refused(tmp_path, r"version 2, but fastmarl .* reads only version 3: .* with fastmarl 0.0.9")
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
@@ -450,7 +450,7 @@ def test_a_file_of_another_writer_is_an_error(tmp_path):
     file = tmp_path / "meta/episodes/worker-000000-000000.parquet"
     parquet = needed("pyarrow.parquet")
     parquet.write_table(parquet.read_table(file).drop_columns(["duration_s", "env_t"]), file)
-    with pytest.raises(OfflineError, match=rf"can't read {file}: it has .* were written; .* of another writer"):
+    with pytest.raises(OfflineError, match=rf"can't read {file}: it has .*, expected .* from another writer"):
         read(tmp_path)
 
 
@@ -524,8 +524,8 @@ DAMAGES = {  # what is changed, and what the error says of it
     "no dict of modules": (resealed(modules=["p"]), "is damaged: 'list' object has no"),
     "no columns": (resealed(modules={"p": 3}), "is damaged: 'int' object is not iterable"),
     **{f"version {version}": (lambda text, version=version: json.dumps({**json.loads(text), "version": version}),
-                              f"has version {version}; this fastmarl .* reads version 3") for version in (2, 4)},
-    **{str(entry): (resealed(entry), "is damaged: a part has no file like PartFile") for entry in (
+                              f"format version {version}, but .* reads only version 3") for version in (2, 4)},
+    **{str(entry): (resealed(entry), "is damaged: invalid file entry PartFile") for entry in (
         {"kind": "../data"}, {"kind": ["data"]}, {"module_id": None}, {"module_id": 3}, {"kind": "meta/episodes"},
         {"form": "/../../x"}, {"form": "2"}, {"form": -1}, {"form": True}, {"n_rows": "2"}, {"n_rows": None},
         {"n_bytes": 1.0}, {"checksum": [1]})},
@@ -621,7 +621,7 @@ def test_a_full_queue_blocks_and_does_not_grow(tmp_path, monkeypatch):
     n = 3  # one is being written, two wait, which have two rows each
     for chunk in chunks[:n]:
         file_writer.write([chunk])
-    with pytest.raises(OfflineError, match=r"had no room for 1 more episodes in 0.2 s; is the disk slow\?"):
+    with pytest.raises(OfflineError, match=r"had no room for 1 more episodes in 0.2 s; if the disk is slow"):
         file_writer.write([chunks[n]])
     file_writer._timeout_s = 60
     blocked = threading.Thread(target=file_writer.write, args=([chunks[n]],))
@@ -690,7 +690,7 @@ def test_use_after_close_and_in_another_process(tmp_path):
     file_writer.close()
     file_writer.close()
     for call in (lambda: file_writer.write([]), file_writer.flush, file_writer.__enter__):
-        with pytest.raises(OfflineError, match="was closed; make a new one, which adds to the folder"):
+        with pytest.raises(OfflineError, match="was closed; create a new one, which adds to the folder"):
             call()
     assert len(read(tmp_path)) == 1
 
@@ -802,11 +802,11 @@ def test_a_close_that_was_interrupted_loses_nothing(afterwards, tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"max_rows_per_file": 0}, "max_rows_per_file must be an integer of at least 1, got 0"),
+        ({"max_rows_per_file": 0}, "max_rows_per_file must be an integer >= 1, got 0"),
         ({"compression": "zip"}, r"compression must be one of \['none', .*, got 'zip'"),
-        ({"columns": "obs"}, "columns must be None or names of outputs, got 'obs'"),
-        ({"timeout_s": 0}, "timeout_s must be a number of seconds above 0, got 0"),
-        ({"max_queue_size": True}, "max_queue_size must be an integer of at least 1, got True"),
+        ({"columns": "obs"}, "columns must be None or a collection of output names, got 'obs'"),
+        ({"timeout_s": 0}, "timeout_s must be a positive number of seconds, got 0"),
+        ({"max_queue_size": True}, "max_queue_size must be an integer >= 1, got True"),
     ],
 )
 def test_options_that_can_not_be_right(options, text, tmp_path):

@@ -222,15 +222,15 @@ def test_the_runner_that_was_made_is_stopped_whatever_happens(monkeypatch):
 
 
 @pytest.mark.parametrize(("arguments", "options", "message"), [
-    ((SPEC, Levels), {"episodes": 0}, "episodes must be an integer of at least 1, got 0"),
+    ((SPEC, Levels), {"episodes": 0}, "episodes must be an integer >= 1, got 0"),
     ((SPEC, Levels), {"episodes": 1.5}, "episodes must be"),
     ((SPEC, Levels), {"episodes": True}, "episodes must be"),
     ((SPEC,), {}, "modules need an env"),
     ((3, Levels), {}, r"expected a torch.nn.Module, .* by module id, a Policy or a MultiAgentEnvRunner, got 3"),
-    (("runs/1", Levels), {}, r"got 'runs/1'; fastmarl.Policy.from_checkpoint\(\) reads the policy in a folder"),
+    (("runs/1", Levels), {}, r"got 'runs/1'; load the policy in a folder with fastmarl.Policy.from_checkpoint\(\)"),
     (({}, Levels), {}, "expected a torch.nn.Module"),
     (({"a": None}, Levels), {}, "expected a torch.nn.Module"),
-    (({"a": SPEC, "b": SPEC}, Levels), {}, "policy_mapping_fn is needed"),
+    (({"a": SPEC, "b": SPEC}, Levels), {}, "policy_mapping_fn is required"),
     ((SPEC, Levels), {"episodes": 2, "seeds": [1]}, "seeds must be 2 integers"),
     ((SPEC, Levels), {"episodes": 1, "seeds": 5}, r"seeds must be 1 integers .*, got 5"),
 ])  # fmt: skip
@@ -273,7 +273,7 @@ def test_one_object_without_spaces_for_modules_of_different_ones_is_an_error():
         )
 
     first = Always(0)
-    with pytest.raises(ConfigError, match=r"modules \['int', 'str'\] are one object without spaces .*\(3,\).*\(5,\)"):
+    with pytest.raises(ConfigError, match=r"modules \['int', 'str'\] are one object without spaces.*\(3,\).*\(5,\)"):
         play(first, (3, 5))
     assert first.observation_space is None
     assert play(Always(0), (3, 5)).mean == 3

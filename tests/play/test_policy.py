@@ -103,11 +103,11 @@ def test_policies_are_saved_as_plain_data_next_to_the_runners_state(tmp_path):
     runner.restore_from_path(path)
     save_state(tmp_path / "old", state)  # as it was before there were policies
     runner.restore_from_path(tmp_path / "old")
-    with pytest.raises(CheckpointError, match=r"or by a fastmarl that saved no policies"):
+    with pytest.raises(CheckpointError, match=r"or by a fastmarl version that saved no policies"):
         fastmarl.Policy.from_checkpoint(tmp_path / "old")
     entry["version"] += 1
     save_state(tmp_path / "next", {**state, "policy": entry})
-    with pytest.raises(CheckpointError, match=r"written by a newer fastmarl \(version 2 of policies"):
+    with pytest.raises(CheckpointError, match=r"written by a newer fastmarl \(policy format 2"):
         fastmarl.Policy.from_checkpoint(tmp_path / "next")
     with pytest.raises(CheckpointError, match="does not exist"):
         fastmarl.Policy.from_checkpoint(tmp_path / "nowhere")
@@ -145,12 +145,12 @@ def test_a_damaged_entry_is_refused_or_another_policy(every, tmp_path):
     ("own actions", {}, r"is a Chooser, not a default network .* pass modules={"),
     ("other layers", {}, r"is a Widened, not a default network .* pass modules={"),
     ("any torch module", {"modules": {MAIN: Plain(n_obs=6)}},
-     r"module 'default_policy': this state does not fit this Plain: net"),
+     r"module 'default_policy': the state does not match this Plain: net"),
     ("any torch module", {"modules": {"x": Plain()}}, r"modules= has \['x'\], which are not among the saved modules"),
     ("any torch module", {"modules": {MAIN: fastmarl.modules.DefaultRLModule(BOUNDED, CHOICE)}},
      r"modules\['default_policy'\] has the spaces Box.* but it was trained"),
     ("any torch module", {"modules": Plain()}, r"modules=, by module id, must be a dict, got Plain"),
-    ("own connector", {}, r"of which \['Average'\] are not fastmarl's own .* pass connectors={"),
+    ("own connector", {}, r"of which \['Average'\] are not part of fastmarl .* pass connectors={"),
     ("own connector", {"connectors": {MAIN: [Average()]}},
      r"connectors\['default_policy'\] must have the connectors .*, got \[Average\(\)\]"),
     ("own connector", {"connectors": {MAIN: Average()}}, r"connectors\['default_policy'\] must be a list .* Average"),
@@ -165,15 +165,15 @@ def test_arguments_of_the_wrong_kind_are_refused(tmp_path):
     runner, _ = overheard_runner("default")
     with pytest.raises(ConfigError, match=r"expected a fastmarl.MultiAgentEnvRunner, got str"):
         fastmarl.Policy.from_runner("checkpoint")
-    with pytest.raises(ConfigError, match="seed must be None or an integer of at least 0, got -1"):
+    with pytest.raises(ConfigError, match="seed must be None or an integer >= 0, got -1"):
         fastmarl.Policy.from_runner(runner, seed=-1)
     with pytest.raises(ConfigError, match=r"policy_mapping_fn must be a function, .* got 'default_policy'"):
         fastmarl.Policy.from_checkpoint(runner.save_to_path(tmp_path), policy_mapping_fn=MAIN)
 
 
 @pytest.mark.parametrize(("component", "state", "text"), [
-    ("rl_module", None, r"no policy can be made .* must be a dict, got NoneType"),
-    ("env_to_module_connector", None, r"no policy can be made .* must be a dict, got NoneType"),
+    ("rl_module", None, r"can't create a policy .* must be a dict, got NoneType"),
+    ("env_to_module_connector", None, r"can't create a policy .* must be a dict, got NoneType"),
     # A filter that knows nothing would change every observation in another way.
     ("env_to_module_connector", {}, r"the state of its connectors \['MeanStdFilter'\] was not saved"),
     ("env_to_module_connector", {MAIN: {}}, r"the state of its connectors \['MeanStdFilter'\] was not saved"),
@@ -205,7 +205,7 @@ def test_given_modules_keep_their_weights_if_no_policy_can_be_made(tmp_path):
     save_state(tmp_path, {**state, "rl_module": {MAIN: {}}})
     given = Plain()
     weights = copy.deepcopy(given.state_dict())
-    with pytest.raises(CheckpointError, match="this state does not fit this Plain"):
+    with pytest.raises(CheckpointError, match="the state does not match this Plain"):
         fastmarl.Policy.from_checkpoint(tmp_path, {MAIN: given})
     assert all(torch.equal(weights[name], value) for name, value in given.state_dict().items())
 
@@ -279,7 +279,7 @@ def test_errors_name_spaces_that_are_not_saved(tmp_path):
     with pytest.warns(UserWarning, match="have parts that are not arrays"):
         runner = fastmarl.MultiAgentEnvRunner(config)
     path = runner.save_to_path(tmp_path)  # what needs no policy goes on as before
-    with pytest.raises(CheckpointError, match=r"the space Text\(.* is of a kind that is not saved"):
+    with pytest.raises(CheckpointError, match=r"cannot restore the space Text\(.*, whose type is not supported"):
         fastmarl.Policy.from_checkpoint(path, {MAIN: Reader()})
     runner.restore_from_path(path)
     assert fastmarl.Policy.from_runner(runner).act({"x": OBS, "text": "abc"}) in range(-2, 2)

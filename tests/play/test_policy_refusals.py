@@ -38,10 +38,10 @@ HOSTILE = {
     "another dtype": ({"obs": np.zeros(5, complex)}, ObservationError, ".* got complex128 of shape"),
     "text": ({"obs": "hello"}, ObservationError, "observation: expected float32"),
     "nothing": ({"obs": None}, ObservationError, "observation: expected float32"),
-    "NaN": ({"obs": OBS * np.nan}, ModuleOutputError, "has NaN or inf among its 'action_dist_inputs'"),
+    "NaN": ({"obs": OBS * np.nan}, ModuleOutputError, "has NaN or inf in its 'action_dist_inputs'"),
     "a reward of NaN": ({"reward": np.nan}, RewardError, "expected a finite reward, got nan"),
     "a reward that is none": ({"reward": "x"}, RewardError, "expected a number as reward"),
-    "a mask of another size": ({"action_mask": [1, 0]}, ActionMaskError, ".* has 2 numbers"),
+    "a mask of another size": ({"action_mask": [1, 0]}, ActionMaskError, ".* has 2 entries"),
     "a mask that rules out all": ({"action_mask": [0] * 4}, ActionMaskError, ".* rules out all"),
     "a mask of text": ({"action_mask": list("abcd")}, ActionMaskError, "action_mask must"),
     "a mask of NaN": ({"action_mask": [1, np.nan, 1, 1]}, ActionMaskError, "action_mask must"),
@@ -92,7 +92,7 @@ def test_masks_where_there_can_be_none(tmp_path):
         policy.act(OBS, "a", action_mask=[1, 1])
     policy = policy_of("masks in observations", tmp_path, "runner")
     obs = {"action_mask": np.ones(4, np.int8), "observation": OBS}
-    with pytest.raises(ActionMaskError, match=r"its observation has the mask, obs\['action_mask'\]"):
+    with pytest.raises(ActionMaskError, match=r"its observation contains the mask, obs\['action_mask'\]"):
         policy.act(obs, action_mask=[1] * 4)
     with pytest.raises(ActionMaskError, match=r"obs\['action_mask'\] rules out all actions"):
         policy.act({**obs, "action_mask": np.zeros(4, np.int8)})
@@ -147,7 +147,7 @@ def test_a_connector_that_does_not_declare_its_state_has_no_states():
     policy = fastmarl.Policy.from_runner(fastmarl.MultiAgentEnvRunner(config))
     obs = policy.get_spaces()[MAIN][0].sample()
     policy.act(obs)
-    with pytest.raises(ConfigError, match="does not declare its state by lane"):
+    with pytest.raises(ConfigError, match="does not declare its state per agent"):
         policy.act(obs, state={})
 
 
@@ -177,7 +177,7 @@ def test_one_call_at_a_time():
     thread.start()
     assert entered.wait(60)
     for call in (lambda: policy.act(OBS), lambda: policy.act_batch({"a": OBS}), policy.reset):
-        with pytest.raises(PolicyBusyError, match="during another call; create a Policy for each thread"):
+        with pytest.raises(PolicyBusyError, match="during another call; create one Policy per thread"):
             call()
     go_on.set()
     thread.join()

@@ -105,13 +105,13 @@ def test_pairs_that_have_not_met_get_nothing_from_the_prior():
 @pytest.mark.parametrize(
     ("scores", "prior", "message"),
     [
-        (np.zeros((2, 3)), 1, r"square matrix, got the shape \(2, 3\)"),
+        (np.zeros((2, 3)), 1, r"square matrix, got shape \(2, 3\)"),
         (np.zeros((0, 0)), 1, "square matrix"),
-        ([[0, -1], [2, 0]], 1, "at least 0"),
+        ([[0, -1], [2, 0]], 1, ">= 0"),
         ([[0, math.nan], [2, 0]], 1, "finite"),
-        ([[0, 1], [2, 0]], -1, "prior must be a number of games of at least 0, got -1"),
+        ([[0, 1], [2, 0]], -1, "prior must be a finite number of games >= 0, got -1"),
         ([[0, 1], [2, 0]], math.inf, "prior"),
-        ([[0, 1], [2, 0]], "1", "prior must be a number of games of at least 0, got '1'"),
+        ([[0, 1], [2, 0]], "1", "prior must be a finite number of games >= 0, got '1'"),
         ([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]], 1, "not connected"),
     ],
 )

@@ -402,22 +402,22 @@ def test_games_of_openspiel():
     [
         ({"a": Always(1)}, {}, "at least two players"),
         ({}, {}, "at least two players"),
-        ([Always(1), Always(2)], {}, "a dict of at least two players by name"),
-        ({"a": Always(1), 2: Always(1)}, {}, r"names of players must be strings, got \[2\]"),
+        ([Always(1), Always(2)], {}, "a dict, name -> player, of at least two players"),
+        ({"a": Always(1), 2: Always(1)}, {}, r"player names must be strings, got \[2\]"),
         ({"a": Always(1), "b": None}, {}, "expected a torch.nn.Module"),
-        ({"a/x": Always(1), "a": {"x": Always(1)}}, {}, "must be different"),
-        (numbers(1, 2), {"episodes": 0}, "an even number of at least 2, half on either side, got 0"),
-        (numbers(1, 2), {"episodes": 3}, "an even number"),
-        (numbers(1, 2), {"episodes": 2.0}, "an even number"),
+        ({"a/x": Always(1), "a": {"x": Always(1)}}, {}, "must be unique"),
+        (numbers(1, 2), {"episodes": 0}, "an even integer >= 2, half of them on each side, got 0"),
+        (numbers(1, 2), {"episodes": 3}, "an even integer"),
+        (numbers(1, 2), {"episodes": 2.0}, "an even integer"),
         (numbers(1, 2), {"prior": -1}, "prior"),
-        (numbers(1, 2), {"policies_to_train": ["p1"], "return_only_policies_to_train": True}, "leave that out"),
-        (numbers(1, 2), {"env_to_module_connector": FILTER}, "leave that out"),
-        (numbers(1, 2), {"restart_failed_sub_environments": True}, "leave that out"),
+        (numbers(1, 2), {"policies_to_train": ["p1"], "return_only_policies_to_train": True}, "leave these out"),
+        (numbers(1, 2), {"env_to_module_connector": FILTER}, "leave these out"),
+        (numbers(1, 2), {"restart_failed_sub_environments": True}, "leave these out"),
         (numbers(1, 2), {"env_config": {"n": 2}}, "needs two sides, got 4"),
         (numbers(1, 2), {"sides": {"left0": "x", "right0": "x"}}, r"needs two sides, got 1: \['x'\]"),
-        (numbers(1, 2), {"sides": {"left0": 0, "other": 1}}, "agent 'right0' is on no side"),
+        (numbers(1, 2), {"sides": {"left0": 0, "other": 1}}, "agent 'right0' has no side"),
         (numbers(1, 2), {"sides": ["left0", "right0"]}, r"sides must be a dict, .* function, got \['left0', "),
-        (numbers(1, 2), {"sides": {"left0": [1], "right0": [2]}}, r"a side must be hashable, .* got {'left0': \[1\]"),
+        (numbers(1, 2), {"sides": {"left0": [1], "right0": [2]}}, r"must be hashable, .* got {'left0': \[1\]"),
         ({"a": {"left0": Always(1)}, "b": Always(2)}, {}, "a module for each|needs one for each of the sides"),
     ],
 )
@@ -486,7 +486,7 @@ def test_rewards_that_are_in_no_payoff_warn():
             obs, rewards, *rest = super().step(actions)
             return obs, {**rewards, "right0": -1.0}, *rest
 
-    with pytest.warns(UserWarning, match="rewards of -4 in sum reached no transition"):
+    with pytest.warns(UserWarning, match="a total reward of -4 belongs to no transition"):
         found = play(numbers(1, 2), Late)
     assert (found.payoffs[:, 1] == 0).all()
 

@@ -57,7 +57,7 @@ def test_no_function_that_is_there_already_is_called_unasked(tmp_path):
     record(tmp_path, "fastmarl.simple_spread")
     handlers = {"x": {"()": "os.mkdir", "path": str(tmp_path / "mark")}}
     forge(tmp_path, env="logging.config:dictConfig", env_config=repr({"version": 1, "handlers": handlers}))
-    with pytest.raises(RecordingError, match=r"name it yourself: replay\(\.\.\., env='logging\.config:dictConfig'\)"):
+    with pytest.raises(RecordingError, match=r"pass it yourself: replay\(\.\.\., env='logging\.config:dictConfig'\)"):
         fastmarl.replay(tmp_path, 0)
     assert not (tmp_path / "mark").exists()
 
@@ -66,7 +66,7 @@ def test_no_function_that_is_there_already_is_called_unasked(tmp_path):
 def test_an_env_config_is_plain_data(env_config, tmp_path):
     record(tmp_path, "fastmarl.simple_spread")
     forge(tmp_path, env_config=env_config)
-    with pytest.raises(RecordingError, match="env_config can't be read"):
+    with pytest.raises(RecordingError, match="can't read the recorded env_config"):
         fastmarl.replay(tmp_path, 0)
 
 

@@ -152,7 +152,7 @@ def test_a_video_that_ffmpeg_could_not_write_is_an_error_and_leaves_nothing(n_fr
 
 def test_envs_that_cannot_be_filmed_are_errors_at_once(tmp_path, monkeypatch):
     make = functools.partial(fastmarl.VideoCallback, tmp_path)
-    with pytest.raises(ConfigError, match="the render_mode of env 0 is 'human'; make the env with render_mode"):
+    with pytest.raises(ConfigError, match="the render_mode of env 0 is 'human'; create the env with render_mode"):
         runner_with(make, env_config={"render_mode": "human"})
     runner = runner_with(make, env_config={})
     with pytest.raises(ConfigError, match=r"Painted.render\(\) to return an array \[height, width, 3\], got NoneType"):
@@ -162,16 +162,16 @@ def test_envs_that_cannot_be_filmed_are_errors_at_once(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"Faint.render\(\) to return an array of uint8, .* float64 from 0.5 to 0.5"):
         runner.sample(num_timesteps=3)
     runner.stop()
-    with pytest.raises(ConfigError, match="VideoCallback is for single envs, but CartPole is a batch"):
+    with pytest.raises(ConfigError, match="VideoCallback supports only single envs, but CartPole is a batch"):
         runner_with(make, env="fastmarl.cart_pole", env_config={})
-    with pytest.raises(ConfigError, match=r"env_indices has \[3\], but there are 3 envs"):
+    with pytest.raises(ConfigError, match=r"env_indices of VideoCallback has \[3\], but there are 3 envs"):
         runner_with(functools.partial(make, env_indices=[3]))
     for options, text in [
         ({"fps": 0}, "fps must be"),
         ({"video_length": -1}, "video_length must be"),
-        ({"episode_trigger": 3}, "episode_trigger must be callable"),
-        ({"env_indices": 3}, "env_indices must be a collection of the numbers of envs, got 3"),
-        ({"env_indices": ["0"]}, "env_indices must be the numbers of envs, got '0'"),
+        ({"episode_trigger": 3}, "episode_trigger must be None or a function"),
+        ({"env_indices": 3}, "env_indices must be a collection of env indices, got 3"),
+        ({"env_indices": ["0"]}, "env_indices must contain only integers, got '0'"),
         ({"name_prefix": None}, "name_prefix must be a string, got None"),
     ]:
         with pytest.raises(ConfigError, match=text):
@@ -201,7 +201,7 @@ def test_a_recorded_episode_is_filmed(tmp_path):
 
 def test_an_env_config_that_is_not_on_record_is_asked_for_with_a_video_too(tmp_path):
     record(tmp_path / "run", Painted, {"what": object()}, steps=20)
-    with pytest.raises(RecordingError, match=r"give it again: replay\(..., env_config="):
+    with pytest.raises(RecordingError, match=r"pass it again: replay\(..., env_config="):
         fastmarl.replay(tmp_path / "run", 0, video=tmp_path / "0.mp4")
     episode = fastmarl.replay(tmp_path / "run", 0, env_config={"what": 1}, video=tmp_path / "0.mp4")
     assert len(frames(tmp_path / "0.mp4")[0]) == len(episode) + 1

@@ -229,5 +229,5 @@ def test_a_converted_episode_shows_waiting_rewards_and_actions(history):
 
 
 def test_from_rllib_refuses_ours():
-    with pytest.raises(ValueError, match="expected RLlib's MultiAgentEpisode"):
+    with pytest.raises(ValueError, match="expected an RLlib MultiAgentEpisode"):
         from_rllib(MultiAgentEpisode())

@@ -157,7 +157,7 @@ def test_an_episode_without_env_steps_is_refused(pair):
     for buffer in theirs.env_t_to_agent_t.values():
         buffer.data = []
     if theirs.agent_episodes:
-        with pytest.raises(EpisodeError, match="lacks the env steps of its"):
+        with pytest.raises(EpisodeError, match="expected the env steps of all"):
             from_rllib(theirs)
 
 
@@ -195,9 +195,9 @@ def test_a_writer_given_rllibs_episodes_says_how_to_convert_them(tmp_path):
 
 
 def test_other_things_that_are_no_episodes_are_named():
-    with pytest.raises(EpisodeError, match=r"builtins\.dict; pass what sample"):
+    with pytest.raises(EpisodeError, match=r"builtins\.dict; pass the episodes that sample"):
         columns([{}])
-    with pytest.raises(EpisodeError, match=r"expected RLlib's MultiAgentEpisode, got one of builtins\.list"):
+    with pytest.raises(EpisodeError, match=r"expected an RLlib MultiAgentEpisode, got a builtins\.list"):
         from_rllib([])
 
 
@@ -206,7 +206,7 @@ def test_other_things_that_are_no_episodes_are_named():
     lambda batch: add_returns(batch, gamma=0.9),
     lambda batch: add_n_step_returns(batch, n_step=1, gamma=0.9, value_fn=len),
 ])  # fmt: skip
-@pytest.mark.parametrize(("batch", "found"), [({"p0": {}}, r"a dict of \['p0'\]"), ([RLlibEpisode()], "a list")])
+@pytest.mark.parametrize(("batch", "found"), [({"p0": {}}, r"a dict with keys \['p0'\]"), ([RLlibEpisode()], "a list")])
 def test_estimates_take_one_modules_batch(add, batch, found):
-    with pytest.raises(BatchError, match=rf"expected one module's batch, such as columns\(episodes\).*got {found}"):
+    with pytest.raises(BatchError, match=rf"expected the batch of one module.*columns\(episodes\).*got {found}"):
         add(batch)

@@ -172,17 +172,17 @@ def test_it_says_so_if_no_runner_is_ready_in_time(tmp_path, caplog):
     algorithm.train()
     (tmp_path / "open").touch()
     algorithm.stop()
-    assert "No EnvRunner has finished sampling for sample_timeout_s=0.5 seconds" in caplog.text
+    assert "No EnvRunner has finished sampling within sample_timeout_s=0.5 seconds" in caplog.text
 
 
 def test_several_requests_at_a_time_are_refused():
     config = make_config(gate="").env_runners(max_requests_in_flight_per_env_runner=2, num_env_runners=0)
-    with pytest.raises(ConfigError, match="needs max_requests_in_flight_per_env_runner=1, got 2"):
+    with pytest.raises(ConfigError, match="requires max_requests_in_flight_per_env_runner=1, got 2"):
         config.build_algo()
 
 
 def test_the_old_stack_is_refused():
     config = make_config(gate="").env_runners(env_runner_cls=None, num_env_runners=0)
     config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
-    with pytest.raises(ConfigError, match="is for RLlib's new API stack"):
+    with pytest.raises(ConfigError, match="requires RLlib's new API stack"):
         config.build_algo()

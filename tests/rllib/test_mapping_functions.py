@@ -118,5 +118,5 @@ def test_an_episode_can_not_be_read_after_the_function_has_failed():
     config.multi_agent(policies=["p0"], policy_mapping_fn=fails).env_runners(num_envs_per_env_runner=1)
     with pytest.raises(LookupError):
         MultiAgentEnvRunner(config=config).sample(num_timesteps=3)
-    with pytest.raises(RuntimeError, match="during that call only"):
+    with pytest.raises(RuntimeError, match="can only be read during that call"):
         kept[0].agent_episodes  # noqa: B018

@@ -94,11 +94,11 @@ def test_rows_of_nested_actions(flattens):
     ({"before": ViewRequirement("obs", shift="-3:-1")}, None),
     ({"sparse": ViewRequirement("obs", shift=0, batch_repeat_value=2)}, None),
     ({"t": ViewRequirement("t")}, None),
-    ({"prev_actions": ViewRequirement("actions", shift=-1)}, "it asks for 'prev_actions', but not for 'actions'"),
-    ({"infos": ViewRequirement()}, "it asks for 'infos' to act"),
-    ({"later": ViewRequirement("obs", shift=1)}, "it asks for 'later' of later steps to act"),
-    ({"unroll_id": ViewRequirement(shift=-1)}, "it asks for 'unroll_id' of other steps"),
-    ({"state_in_0": ViewRequirement("state_out_0", shift=-1)}, "it asks for 'state_in_0', but is not recurrent"),
+    ({"prev_actions": ViewRequirement("actions", shift=-1)}, "it requests 'prev_actions', but not 'actions'"),
+    ({"infos": ViewRequirement()}, "it requests 'infos' as an input"),
+    ({"later": ViewRequirement("obs", shift=1)}, "it requests 'later' of later steps as an input"),
+    ({"unroll_id": ViewRequirement(shift=-1)}, "it requests 'unroll_id' of other steps"),
+    ({"state_in_0": ViewRequirement("state_out_0", shift=-1)}, "it requests 'state_in_0', but is not recurrent"),
 ])  # fmt: skip
 def test_which_views_are_left_to_rllib(more, problem):
     assert Views(policy_with({"obs": ViewRequirement(), **more})).problem == problem
@@ -106,7 +106,7 @@ def test_which_views_are_left_to_rllib(more, problem):
 
 def test_views_without_observations_are_left_to_rllib():
     views = Views(policy_with({"rewards": ViewRequirement(used_for_compute_actions=False)}))
-    assert views.problem == "it asks for no observations"
+    assert views.problem == "it does not request observations"
 
 
 def policy_with(requirements):

@@ -220,7 +220,9 @@ class Impossible:
 
 
 @pytest.mark.parametrize("option", ["env_to_module_connector", "module_to_env_connector"])
-@pytest.mark.parametrize(("made", "problem"), [(None, "expected the batch"), ({"p": 1, "x": 1}, "expected")])
+@pytest.mark.parametrize(
+    ("made", "problem"), [(None, r"expected __call__\(\) to return a batch"), ({"p": 1, "x": 1}, "expected")]
+)
 def test_impossible_batches(option, made, problem):
     options = {option: Impossible(made), "policies": ["p"], "env": Drifting}
     runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**options))
@@ -231,5 +233,5 @@ def test_impossible_batches(option, made, problem):
 def test_a_policy_has_no_episodes_for_a_piece():
     config = fastmarl.EnvRunnerConfig(env=Drifting, env_to_module_connector=AddsColumn())
     policy = fastmarl.Policy.from_runner(fastmarl.MultiAgentEnvRunner(config))
-    with pytest.raises(fastmarl.errors.ConfigError, match="only where a runner acts"):
+    with pytest.raises(fastmarl.errors.ConfigError, match="only while a runner acts"):
         policy.act(np.zeros(3, np.float32), agent_id="a")

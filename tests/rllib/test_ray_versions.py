@@ -64,7 +64,7 @@ def test_an_untested_version_is_a_slow_path_reason(monkeypatch, caplog):
     (reason,) = runner.slow_path_reasons
     assert "Ray 2.99.1" in reason and "2.60.0" in reason and reason in caplog.text
     assert runner.is_accelerated is False and stand_in.MultiAgentEnvRunner.options(sampler="fast")
-    with pytest.raises(ConfigError, match="can't be switched on: Ray 2"):
+    with pytest.raises(ConfigError, match="can't enable fixes: Ray 2"):
         stand_in.MultiAgentEnvRunner.options(fixes="all")
 
 

@@ -238,7 +238,7 @@ def test_reading_a_running_episode_outside_of_a_callback_is_an_error():
     kept = []
     runner = make_runner(on_episode_start=lambda *, episode, **kwargs: kept.append(episode))
     runner.config.callbacks_on_episode_step = lambda **kwargs: kept[1].get_rewards()  # another env's
-    with pytest.raises(RunningEpisodeError, match="in a callback's call only"):
+    with pytest.raises(RunningEpisodeError, match="can only be read while a callback or connector runs"):
         runner.sample(num_timesteps=4)
 
 
@@ -385,7 +385,7 @@ def test_an_id_that_is_no_text_is_an_error():
         episode.id_ = 7
 
     runner = make_runner(on_episode_start=rename)
-    with pytest.raises(RunningEpisodeError, match=r"id_ of an episode was set to 7; make it a str"):
+    with pytest.raises(RunningEpisodeError, match="expected the id_ of an episode to be a str, got 7"):
         runner.sample(num_timesteps=4)
 
 
@@ -479,7 +479,7 @@ def test_code_that_reads_rllibs_loop_gets_its_values(how, event):
 def test_reading_attributes_unknown_in_a_call_raises_and_rllibs_loop_goes_on(name):
     seen = []
     runner = make_runner(on_episode_start=lambda *, env_runner, **kwargs: seen.append(bool(getattr(env_runner, name))))
-    with pytest.raises(RunningEpisodeError, match=f"{name} can't be read here.*RLlib's loop does"):
+    with pytest.raises(RunningEpisodeError, match=f"can't read the runner's {name} here.*RLlib's loop samples"):
         runner.sample(num_timesteps=4)
     runner.sample(num_timesteps=4)
     assert runner.slow_path_reasons == [f"a callback or other code read the runner's {name}"]
@@ -504,7 +504,7 @@ def test_the_loop_is_read_between_calls():
     assert not runner.is_accelerated
     runner = make_runner()
     runner.sample(num_episodes=1)
-    with pytest.raises(RunningEpisodeError, match="no _ongoing_episodes after a call for episodes"):
+    with pytest.raises(RunningEpisodeError, match=r"no _ongoing_episodes after sample\(num_episodes=\.\.\.\)"):
         runner._ongoing_episodes  # noqa: B018
     runner.sample(num_episodes=1)
     assert not runner.is_accelerated and len(runner._ongoing_episodes) == 2
@@ -512,5 +512,5 @@ def test_the_loop_is_read_between_calls():
 
 def test_the_loops_state_cant_be_set_while_fastmarl_samples():
     runner = make_runner(on_episode_step=lambda *, env_runner, **kwargs: setattr(env_runner, EPISODES, []))
-    with pytest.raises(RunningEpisodeError, match="_ongoing_episodes can't be set while sample"):
+    with pytest.raises(RunningEpisodeError, match="can't set the runner's _ongoing_episodes while sample"):
         runner.sample(num_timesteps=4)

@@ -74,8 +74,8 @@ def test_the_report_matches_a_runner_of_the_config() -> None:
         (f"{HERE}:PPOConfig", "expected an AlgorithmConfig, got <class"),
         (f"{HERE}:raises", "raises() failed: RuntimeError: two lines"),
         (f"{HERE}:needs_arguments", "needs_arguments must be callable without arguments: missing a required"),
-        (f"{HERE}:single_agent", "the config is for one agent: give it policies, config.multi_agent(policies=...)"),
-        (f"{HERE}:broken_env", "the config's env runner can't be built: "),
+        (f"{HERE}:single_agent", "expected a multi-agent config; set policies with config.multi_agent(policies=...)"),
+        (f"{HERE}:broken_env", "can't build the config's env runner: "),
     ],
 )
 def test_bad_input_is_one_line(name: str, message: str, capsys: Any) -> None:
@@ -96,4 +96,4 @@ def test_a_missing_ray_is_bad_input() -> None:
     code = "import sys; sys.modules['ray'] = None; from fastmarl import cli; sys.exit(cli.main(['rllib-check', 'a:b']))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert answer.returncode == 2
-    assert answer.stderr.startswith("fastmarl: this needs ray: ") and len(answer.stderr.splitlines()) == 1
+    assert answer.stderr.startswith("fastmarl: this command needs ray: ") and len(answer.stderr.splitlines()) == 1

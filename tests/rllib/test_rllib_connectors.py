@@ -87,7 +87,7 @@ def test_a_piece_that_reads_values_of_rllibs_loop_needs_it(piece):
     default = make_runner()
     to_module, to_env = default._env_to_module.connectors, default._module_to_env.connectors
     assert not [*problems(to_module)] and not [*module_to_env_problems(to_env)]
-    text = f"the connector piece {piece.__name__} reads what only RLlib's loop has: {REFUSED[piece]}"
+    text = f"the connector piece {piece.__name__} reads values that only RLlib's loop provides: {REFUSED[piece]}"
     assert [*problems([piece(), *to_module])] == [*problems([*to_module, piece()])] == [("connector_piece", text)]
     assert [*module_to_env_problems([piece(), *to_env])] == [("module_to_env_piece", text)]
 
@@ -107,7 +107,7 @@ def test_a_default_piece_that_is_missing_or_at_another_place_needs_rllibs_loop()
 def test_frames_and_batches_of_ones_own_need_rllibs_loop():
     own = [AddsBonus(), FrameStacking(num_frames=2, multi_agent=True)]
     ((code, text),) = problems([*own, *make_runner()._env_to_module.connectors])
-    assert code == "connector_piece" and text == "the connector piece FrameStacking is beside AddsBonus"
+    assert code == "connector_piece" and text == "the connector piece FrameStacking is combined with AddsBonus"
 
 
 def test_one_with_a_call_of_its_own_needs_rllibs_loop():
@@ -149,7 +149,7 @@ class AddsForOne(ConnectorV2):
 
 def test_a_first_column_that_lacks_agents_is_an_error():
     """RLlib takes the agents from it."""
-    with pytest.raises(ConnectorError, match="AddsForOne: expected an item of the first column for each of"):
+    with pytest.raises(ConnectorError, match="AddsForOne: expected the first column to have an item for each of"):
         make_runner(AddsForOne).sample(num_timesteps=4)
 
 

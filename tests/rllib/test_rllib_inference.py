@@ -504,7 +504,7 @@ def test_nan_raises_as_in_rllib(space: str) -> None:
     with pytest.raises(RuntimeError) as got:
         ours(ExactInference(module, None), batches, True)
     assert str(got.value) == str(want.value)
-    assert got.value.__notes__ == ["module 'p1': rows [0, 1, 2] of its batch gave these; are weights or inputs NaN?"]
+    assert got.value.__notes__ == ["module 'p1': rows [0, 1, 2] have non-finite logits; check its weights and inputs"]
 
 
 class Says(DefaultPPOTorchRLModule):
@@ -569,7 +569,7 @@ def test_outputs_without_rows() -> None:
     with pytest.raises(ModuleOutputError, match=r"module 'p0': expected 'action_dist_inputs' or 'actions'.*\['x'\]"):
         says({"x": torch.zeros(3)})
     for value in (torch.tensor(1.0), 3, "text"):
-        with pytest.raises(ModuleOutputError, match=r"expected a row for each row of its batch in output 'x', got"):
+        with pytest.raises(ModuleOutputError, match=r"expected output 'x' to have one row per batch row, got"):
             says({Columns.ACTIONS: torch.zeros(3), "x": value})
 
 
@@ -672,4 +672,4 @@ def test_errors_in_a_forward_pass_name_module_and_shapes(explore):
     of_pass, of_state = raised.value.__notes__
     method = "forward_exploration" if explore else "forward_inference"
     assert of_pass == f"in {method}() of module 'p0', with a batch of obs [3, {OBS_SIZE}] of float32"
-    assert of_state.startswith("it has no memory: give it a method get_initial_state() that")
+    assert of_state.startswith("it has no initial state: add a method get_initial_state() that")

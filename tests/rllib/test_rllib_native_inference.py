@@ -137,19 +137,19 @@ def with_other_strides(module: Any) -> None:
         ({"fcnet_activation": nn.CELU}, None, "no compiled kernel for layer CELU"),
         ({"use_lstm": True}, None, "TorchStatefulActorCriticEncoder"),
         ({"obs_space": Box(-1, 1, (8, 8, 1)), "conv_filters": [[4, 3, 2], [4, 3, 2]]}, None, "TorchCNNEncoder"),
-        ({}, lambda module: module.double(), "not known, or has hooks"),
+        ({}, lambda module: module.double(), "is unknown, has hooks"),
         (
             {},
             lambda module: module.pi.net.mlp[0].register_forward_hook(lambda *_: None),
-            "Linear in it is not known, or has hooks",
+            "its Linear is unknown, has hooks",
         ),
         (
             {},
             lambda module: setattr(module.encoder, "_compiled_call_impl", lambda *_: None),
-            "TorchActorCriticEncoder in it is not known, or has hooks, or is compiled",
+            "its TorchActorCriticEncoder is unknown, has hooks or is compiled",
         ),
-        ({}, lambda module: setattr(module, "_forward_exploration", dict), "_forward_exploration() of its own"),
-        ({}, lambda module: setattr(module.encoder, "forward", dict), "TorchActorCriticEncoder in it"),
+        ({}, lambda module: setattr(module, "_forward_exploration", dict), "has a replaced _forward_exploration()"),
+        ({}, lambda module: setattr(module.encoder, "forward", dict), "its TorchActorCriticEncoder"),
         ({}, with_other_strides, "not contiguous"),
     ],
 )
@@ -509,7 +509,7 @@ def test_inference_backends_are_reported() -> None:
     exact = MultiAgentEnvRunner(config=config_of())
     assert exact.inference_backends == {}
     exact.sample(num_timesteps=2)
-    assert exact.inference_backends == dict.fromkeys(("p0", "p1"), "torch: draws are to be RLlib's")
+    assert exact.inference_backends == dict.fromkeys(("p0", "p1"), "torch: samples must match RLlib's")
     recurrent = Fast(config=config_of(use_lstm=True, lstm_cell_size=4))
     recurrent.sample(num_timesteps=2)
     assert all("TorchStatefulActorCriticEncoder" in backend for backend in recurrent.inference_backends.values())

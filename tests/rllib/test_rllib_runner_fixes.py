@@ -346,7 +346,7 @@ def test_errors_name_no_options_of_the_standalone_runner():
     runner.config._is_frozen = False
     runner.config.environment(Undead)
     runner.make_env()
-    with pytest.raises(FinishedAgentError, match="RLlib's episodes have no place") as caught:
+    with pytest.raises(FinishedAgentError, match="RLlib's episodes can't store") as caught:
         runner.sample(num_timesteps=9)
     assert not {"respawn", "late_rewards"} & set(str(caught.value).replace("=", " ").split())
 

@@ -138,7 +138,7 @@ SHOWS_THE_DEAD = after_step(lambda env, both, out: both.present.fill(True))
 BROKEN = {  # name: (batch, kind of its problems, text)
     "half an observation": (HalfObservation, "unwritten",
                             r"episode 0, env step 3, agent 'b': env 0: observation\['observation'\] was not"),
-    "half a mask": (HalfMask, "seed", "write whole observations"),
+    "half a mask": (HalfMask, "seed", "write complete observations"),
     "bounds": (Outside, "bounds", r"agent '.': env .: observation\['observation'\] has values from -"),
     "NaN": (NotANumber, "bounds", "env step 2, agent '.': env .: .* holds NaN"),
     "reward": (after_step(lambda env, both, out: both.rewards[1, 1:].fill(np.inf)), "reward",
@@ -149,12 +149,12 @@ BROKEN = {  # name: (batch, kind of its problems, text)
                          "raised", r"cannot assign to field 'rewards'"),
     "replaces observations": (
         after_reset(lambda env, both, out, env_indices: both.obs.update(observation=env.place)), "replaced",
-        r"reset\(\) replaced .*obs\['observation'\], .*\[3, 2, 2\], by float64 \[3, 2\]"),
+        r"reset\(\) replaced .*obs\['observation'\], .*\[3, 2, 2\], with float64 \[3, 2\]"),
     "keeps a view": (after_step(lambda env, both, out: setattr(env, "last", both.obs["observation"][0, :, 0])),
                      "kept", r"obs\['observation'\] or a view of it is kept"),
     "keeps all arrays": (after_reset(lambda env, both, out, env_indices: setattr(env, "out", out)), "kept",
                          "out.terminated or a view of it is kept"),
-    "seeds": (IgnoresSeeds, "seed", r"episode 0, env step 0: changed although reset\(seeds=\[0, \.\.\.\]\) and the "
+    "seeds": (IgnoresSeeds, "seed", r"env step 0: results changed although reset\(seeds=\[0, \.\.\.\]\) and the "
               "actions were the same"),
     "mask of zeros": (RulesEverythingOut, "mask", "its mask rules out all actions"),
     "info of a stranger": (after_step(lambda env, both, out: out.infos.extend([(0, "a", {"fine": 1}), (0, "c", {})])),
@@ -164,15 +164,15 @@ BROKEN = {  # name: (batch, kind of its problems, text)
 ODD = {  # name: (batch, kind of its notes, text)
     "one generator": (
         after_reset(lambda env, both, out, env_indices: setattr(env, "rngs", [env.rngs[0]] * env.num_envs)),
-        "neighbours", "changed when the other envs of the batch took other actions and were reset"),
+        "neighbours", "changed when other envs of the batch took different actions and were reset"),
     "resets neighbours": (
         after_reset(lambda env, both, out, env_indices: env.place.__iadd__(0.01 * (len(env_indices) < env.num_envs))),
-        "neighbours", "let reset.. touch the state of env_indices alone"),
+        "neighbours", "let reset.. change only the state of env_indices"),
     "other rows": (
         after_reset(lambda env, both, out, env_indices: np.copyto(
             both.obs["observation"], np.stack([env.place, np.tile(env.t[:, None], 2)], -1))),
         "other rows", "they are ignored"),
-    "endless": (after_step(lambda env, both, out: out.truncated.fill(False)), "endless", "no episode came to an end"),
+    "endless": (after_step(lambda env, both, out: out.truncated.fill(False)), "endless", "no episode ended"),
     "nobody left": (LeavesNoAgent, "nobody left", ""),
 }  # fmt: skip
 

@@ -108,7 +108,7 @@ PROBLEMS = {
                        "expected a number, got ndarray"),
     "__all__ observed": (broken_step(0, replace("__all__", np.zeros(4, np.float32))), "unknown agent", "__all__", 3,
                          "is in the observations, but not in possible_agents"),
-    "infos": (broken_step(4, lambda part, env_t: None), "form", None, 3, "expected a dict by agent id as infos"),
+    "infos": (broken_step(4, lambda part, env_t: None), "form", None, 3, "expected a dict keyed by agent id as infos"),
     "four values": (broken(step=lambda self, actions: CountingEnv.step(self, actions)[:4]), "form", None, 1,
                     "four values, as in old Gym"),
     "old reset": (broken(reset=lambda self, *, seed=None, options=None: CountingEnv.reset(self)[0]), "form", None, 0,
@@ -122,12 +122,12 @@ PROBLEMS = {
     "changing space": (broken(get_observation_space=new_space), "space", "agent_1", None,
                        r"observation space changed from Box\(0.0, 1000.0"),
     "unseeded": (broken(step=unseeded_step), "seed", "agent_1", 1,
-                 r"different observations came after the same reset\(seed"),
+                 r"different observations after the same reset\(seed"),
     "possible_agents": (broken(step=growing_step, observed=lambda self, env_t: self.possible_agents[:2]),
                         "possible_agents", None, None, "possible_agents changed from"),
     "close": (broken(close=raising_close), "close", None, None, r"close\(\) raised OSError\('socket is gone'\)"),
     "respawn": (lambda config: DyingAgentsEnv({"a": [(0, 99)], "b": [(0, 2), (5, 9)]}), "after the end", "b", 5,
-                "observed again after it had finished in env step 2; drop it .*respawn is only for agents that come"),
+                "observed again after it had finished in env step 2; omit it .*respawn is only for agents that return"),
     "late reward": (LateReward, "after the end", "agent_1", LENGTH,
                     "received a reward of 1.0 after it had finished in env step 9; .*late_rewards="),
 }  # fmt: skip
@@ -216,7 +216,7 @@ class OldSpace:
 OldSpace.__module__ = "gym.spaces.discrete"
 
 
-OLD_GYM = "a space of the old gym package: make it with gymnasium.spaces"
+OLD_GYM = "this space is from the old gym package; create it with gymnasium.spaces"
 
 
 @pytest.mark.parametrize(("attributes", "expected", "text"), [
@@ -288,16 +288,16 @@ class AliasingEnv(CountingEnv):
 NOTES = {
     "dtype": (broken_step(0, replace("agent_0", np.zeros(4))), "dtype", "agent_0",
               "float64; it is converted to the float32"),
-    "endless": (lambda config: CountingEnv(2, 10**9), "endless", None, "no episode came to an end in 200 env steps"),
-    "reused arrays": (lambda config: ReusingEnv(CountingEnv()), "reused arrays", None, "wrote into arrays"),
-    "changed actions": (broken(step=editing_step), "changed actions", None, "changed the actions"),
+    "endless": (lambda config: CountingEnv(2, 10**9), "endless", None, "no episode ended within 200 env steps"),
+    "reused arrays": (lambda config: ReusingEnv(CountingEnv()), "reused arrays", None, "overwrote arrays"),
+    "changed actions": (broken(step=editing_step), "changed actions", None, "modified the actions"),
     "nobody left": (lambda config: DyingAgentsEnv({"a": [(0, 3)]}), "nobody left", None,
                     "every agent has finished, but"),
-    "idle": (Silent, "idle", None, "no agent had an observation to act upon in 100 env steps"),
+    "idle": (Silent, "idle", None, "no agent had an observation to act on in 100 env steps"),
     "never observed": (lambda config: PayingTheAbsent({"a": [(0, 99)], "b": []}), "never observed", "b",
-                       "not observed"),
+                       "never observed in the episode"),
     "aliased state": (AliasingEnv, "aliased state", "agent_1",
-                      "different observations came after observations had been overwritten"),
+                      "different observations after observations had been overwritten"),
     "idle for ever": (lambda config: DyingAgentsEnv({"a": [(0, 99)], "b": []}), "never observed", "b",
                       "is in possible_agents, but was not observed in 200 env steps"),
     "any agent": (anybody, "possible_agents", None, "possible_agents is empty, so any id may appear"),
@@ -426,7 +426,7 @@ def test_an_env_of_which_there_can_be_but_one_is_reported_on_all_the_same():
     (note,) = report.notes
     assert not report.problems
     assert report.env_steps == 500
-    assert "could not be made: OSError('the port is taken'); a runner with several envs needs that" in str(note)
+    assert "OSError('the port is taken'); a runner with several envs needs this" in str(note)
     assert len(closed) == 1
 
 

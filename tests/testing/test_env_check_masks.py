@@ -72,21 +72,21 @@ def zeros(n):
     return np.zeros(n, np.float32)
 
 
-ZERO = "rules out all actions of an agent that is observed, and so must act"
+ZERO = "rules out all actions of an observed agent, which has to act"
 PROBLEMS = {
     # name: (env_config, kind, env step, text)
-    "size in info": ({"odd_mask": [1, 1]}, "mask", ODD_AT, r"info\['action_mask'\] has 2 numbers, expected 3"),
+    "size in info": ({"odd_mask": [1, 1]}, "mask", ODD_AT, r"info\['action_mask'\] has 2 entries, expected 3"),
     "size in info, parts": ({"odd_mask": [[1, 1], [1, 1]], "space": "multi"}, "mask", ODD_AT,
-                            r"info\['action_mask'\] has 4 numbers, expected 5"),
-    "empty": ({"odd_mask": []}, "mask", ODD_AT, "has 0 numbers, expected 3"),
-    "nothing": ({"odd_mask": None}, "mask", ODD_AT, "has 1 numbers, expected 3"),
-    "texts": ({"odd_mask": ["yes", "no", "no"]}, "mask", ODD_AT, r"info\['action_mask'\] holds 'yes', expected number"),
+                            r"info\['action_mask'\] has 4 entries, expected 5"),
+    "empty": ({"odd_mask": []}, "mask", ODD_AT, "has 0 entries, expected 3"),
+    "nothing": ({"odd_mask": None}, "mask", ODD_AT, "has 1 entries, expected 3"),
+    "texts": ({"odd_mask": ["yes", "no", "no"]}, "mask", ODD_AT, r"info\['action_mask'\] contains 'yes', expected"),
     "size in observation": ({"place": "action_mask", "odd_mask": zeros(2)}, "observation", ODD_AT,
                             r"observation\['action_mask'\]: expected float32 of shape \(3,\), got float32 of shape"),
     "size in space": ({"place": "action_mask", "mask_space": gym.spaces.MultiBinary(4)}, "mask", None,
-                      r"'action_mask' MultiBinary\(4\) has 4 numbers, but Discrete\(3, start=5\) needs 3"),
+                      r"'action_mask' of .*MultiBinary\(4\), has 4 entries, but Discrete\(3, start=5\) needs 3"),
     "size of SMAC's": ({"place": "avail_actions", "mask_space": gym.spaces.MultiBinary(2)}, "mask", None,
-                       r"'avail_actions' MultiBinary\(2\) has 2 numbers"),
+                       r"'avail_actions' of .*MultiBinary\(2\), has 2 entries"),
     "not in space": ({"place": "action_mask", "mask_space": None}, "observation", 0,
                      r"expected a dict with the keys \['t'\], got the keys \['t', 'action_mask'\]"),
     "zeros in info": ({"odd_mask": zeros(3)}, "mask", ODD_AT, rf"info\['action_mask'\] {ZERO}"),
@@ -113,10 +113,10 @@ NOTES = {
     "two places": ({"place": "action_mask", "info": {"action_mask": [1, 1, 1]}}, 0,
                    "info['action_mask'] differs from observation['action_mask'], which takes precedence"),
     "name": ({"place": "action_mask", "mask_space": None, "odd_mask": 0, "info": {"avail_actions": [1, 1, 1]}}, 0,
-             "info['avail_actions'] is ignored; call it 'action_mask'"),
-    "logits": ({"odd_mask": [1, -np.inf, -np.inf]}, ODD_AT, "info['action_mask'] holds -inf; 0 rules a choice out"),
+             "info['avail_actions'] is ignored; rename it to 'action_mask'"),
+    "logits": ({"odd_mask": [1, -np.inf, -np.inf]}, ODD_AT, "info['action_mask'] contains -inf; 0 excludes a choice"),
     "no choices": ({"action_space": gym.spaces.Box(-1, 1, (3,))}, 0,
-                   "info['action_mask'] is ignored: no mask fits the action space Box"),
+                   "info['action_mask'] is ignored: masks are not supported for Box"),
 }  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def test_reset_and_step_keep_the_protocol(make, kind):
         alive -= {agent for flags in (terminateds, truncateds) for agent, flag in flags.items() if flag}
         over = terminateds["__all__"] or truncateds.get("__all__", False)
         episodes += over
-    assert episodes > 0, "no episode came to an end"
+    assert episodes > 0, "no episode ended"
     assert env.possible_agents == possible
 
 
@@ -174,7 +174,7 @@ def test_a_script_is_played_over_and_over():
     assert env.possible_agents == ["a", "b"]
     assert [env.reset(), env.step({"a": 1}), env.reset(), env.step({})] == [reset, step, reset, step]
     assert env.actions == [{"a": 1}, {}]
-    with pytest.raises(EnvCheckError, match="a script begins with"):
+    with pytest.raises(EnvCheckError, match="a script must start with"):
         ScriptedEnv([step], gym.spaces.Discrete(9), gym.spaces.Discrete(2))
 
 

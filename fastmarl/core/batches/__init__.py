@@ -1,1 +1,1 @@
-"""Converts episodes to columns for learners: flat, in sequences, or aligned by env step."""
+"""Converts episodes to columns for learners: flat, as sequences, or aligned by env step."""

@@ -1,4 +1,4 @@
-"""The agent episodes of many chunks as a numeric table, without building them.
+"""Numeric table of the agent episodes in many chunks, filled without building them.
 
 Axes in names: E chunk, S agent episode.
 """
@@ -30,19 +30,20 @@ class AgentEpisodeTable:
     """Table of agent episodes, ordered by chunk and, within each chunk, by first appearance of the agent.
 
     Args:
-        chunks: See `in_numbers()`.
-        with_waiting: Include agents that acted on their first observation and still wait for the next one; these have
-            no steps.
+        chunks: Chunks as returned by `in_numbers()`.
+        with_waiting: Include agents that acted on their first observation and are still waiting for the next one;
+            these have no steps.
 
     Attributes:
         agent_ids, episode_ids: Lists, indexed by S.
         own_ids: List of agent episode ids, indexed by S; None where the id is derived from the other two ids.
         numbers: int64 [S, 10]. MODULE, SOURCE and CHUNK are indices; MODULE is NOTHING until `modules()` resolves it.
-            For rows outside of blocks, COUNT is the number of observations, and ROW, FINAL and END_ENV_T are NOTHING.
+            For agent episodes outside of blocks, COUNT is the number of observations, and ROW, FINAL and END_ENV_T are
+            NOTHING.
         length_S: Number of steps after the lookback, int64; 0 for waiting agents, and for episodes built by hand
             without steps.
         sources: Objects that contain the columns, indexed by SOURCE; each block occurs once.
-        others: Indices of all agent episodes except waiting agents without steps.
+        others: Indices of all agent episodes except those of waiting agents without steps.
     """
 
     def __init__(self, chunks: Iterable[Unbuilt | MultiAgentEpisode], *, with_waiting: bool = False):
@@ -78,7 +79,7 @@ class AgentEpisodeTable:
 
     @classmethod
     def of(cls, agent_episodes: Iterable[SingleAgentEpisode]) -> Self:
-        """Make a table of these agent episodes; their modules remain unknown."""
+        """Build a table of these agent episodes; their modules remain unknown."""
         table = cls([])
         table.numbers = _array(table._rows(agent_episodes, NOTHING))
         table.length_S = _steps.lengths(table.numbers)
@@ -107,7 +108,7 @@ class AgentEpisodeTable:
         return {module_ids[module]: chosen for module, chosen in by_module.items()}
 
     def _unbuilt(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
-        """Return the numeric rows of agent episodes in these chunks, and register their ids."""
+        """Return the numeric rows of the agent episodes in these chunks, and register their ids."""
 
         def number_of(module: int) -> tuple[int, int]:
             return self._module(chunks.module_ids[module]), self._source(chunks.blocks[module])
@@ -138,7 +139,7 @@ class AgentEpisodeTable:
         return numbers
 
     def _rows(self, agent_episodes: Iterable[SingleAgentEpisode], chunk: int) -> list[tuple[int, ...]]:
-        """Return the numeric rows of agent episodes in a chunk, and register their ids."""
+        """Return the numeric rows of these agent episodes of a chunk, and register their ids."""
         rows: list[tuple[int, ...]] = []
         for agent_episode in agent_episodes:
             self.agent_ids.append(agent_episode.agent_id)

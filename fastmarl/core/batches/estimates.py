@@ -13,9 +13,9 @@ from fastmarl.core.spaces.columns import Columns
 ValueFunction = Callable[[Any], Any]
 Array = Any  # a NumPy array or a tensor
 
-NO_VALUES = "; actions chosen at random have no recorded values, so leave 'vf_preds' out and pass value_fn"
-NO_LOGP = "; actions chosen at random have none"
-NO_LAST = "; these are those of 'final_obs'"
+NO_VALUES = "; actions chosen at random have no recorded values: remove 'vf_preds' and pass value_fn"
+NO_LOGP = "; actions chosen with explore=False have none"
+NO_LAST = "; these are the values of 'final_obs'"
 
 
 def add_gae(
@@ -25,8 +25,8 @@ def add_gae(
 
     These are generalised advantage estimates (Schulman et al. 2016, "High-Dimensional Continuous Control Using
     Generalized Advantage Estimation"), computed for each trajectory in float64. Targets are advantages plus values. The
-    value after the last step of a trajectory is 0 if the agent terminated; if it was truncated or cut, it is the value
-    of the last observation. A step is one step of the agent, regardless of the number of env steps it took.
+    value after the last step of a trajectory is 0 if the agent terminated, and otherwise (truncated or cut) the value
+    of the last observation. Steps are counted per agent, regardless of the number of env steps between them.
 
     Args:
         batch: Batch of a module; its "vf_preds" [n] are used as values if present.
@@ -37,16 +37,18 @@ def add_gae(
         last_values: Values of "final_obs", [s], used instead of `value_fn`; values of terminated agents are ignored.
 
     Raises:
-        BatchError: If values are missing, NaN, or of the wrong number; if a factor is not in [0, 1]; if a reward is
+        BatchError: If values are missing, NaN, or of the wrong shape; if a factor is not in [0, 1]; if a reward is
             NaN; or if the number of rows is not the sum of "seq_lens".
     """
     rewards, lengths, ended = _trajectories(batch)
     if Columns.VF_PREDS in batch:
         values = _checked(batch[Columns.VF_PREDS], len(rewards), hint=NO_VALUES)
     else:
-        values = _asked(value_fn, batch[Columns.OBS], f"has no {Columns.VF_PREDS!r}, so add_gae() needs value_fn")
+        values = _asked(value_fn, batch[Columns.OBS], f"has no {Columns.VF_PREDS!r}; pass value_fn to add_gae()")
     if last_values is None:
-        last_values = _asked(value_fn, batch[Columns.FINAL_OBS], "needs value_fn or last_values for 'final_obs'")
+        last_values = _asked(
+            value_fn, batch[Columns.FINAL_OBS], "has no values for 'final_obs'; pass value_fn or last_values"
+        )
     advantages, targets = _gae(rewards, values, last_values, ended, lengths, gamma, lambda_)
     batch[Columns.ADVANTAGES], batch[Columns.VALUE_TARGETS] = advantages, targets
 
@@ -54,12 +56,12 @@ def add_gae(
 def add_aligned_gae(batch: Batch, values: Array, *, gamma: float, lambda_: float) -> None:
     """Add GAE "advantages" and "value_targets", float32 [T, E, A], to the batch of a group from `aligned()`.
 
-    The steps of an agent are the env steps at which it acts, so the next value is the one at its next action. Results
+    The steps of an agent are the env steps at which it acts, so the next value is the value at its next action. Results
     are 0 where the agent is inactive.
 
     Args:
         batch: Batch of a group.
-        values: Values of every env step, [T + 1, E] (from a central critic of "env_state") or [T + 1, E, A].
+        values: Values at every env step, [T + 1, E] (from a central critic of "env_state") or [T + 1, E, A].
         gamma: Discount factor, in [0, 1].
         lambda_: Trace decay, in [0, 1].
     """
@@ -72,17 +74,17 @@ def add_aligned_gae(batch: Batch, values: Array, *, gamma: float, lambda_: float
 def add_aligned_n_step_returns(
     batch: Batch, values: Array, *, n_step: int, gamma: float, rewards: np.ndarray | None = None
 ) -> None:
-    """Add n-step "value_targets" and "advantages" to a batch from `aligned()`: float32 [T, E, A], 0 if inactive.
+    """Add n-step "value_targets" and "advantages" to a batch from `aligned()`: float32 [T, E, A], 0 where inactive.
 
-    As in `add_n_step_returns()`, steps are counted per agent: targets are the discounted rewards of `n_step` decisions
-    plus the value at the following one, regardless of the number of env steps in between.
+    As in `add_n_step_returns()`, steps are counted per agent: targets are the discounted sum of the rewards of `n_step`
+    decisions and the value at the next decision, regardless of the number of env steps in between.
 
     Args:
         batch: Batch of a group.
-        values: Values of every env step, see `add_aligned_gae()`.
-        n_step: Number of steps, 1 or more; fewer at the end of a trajectory.
+        values: Values at every env step, as in `add_aligned_gae()`.
+        n_step: Number of steps, >= 1; fewer are used at the end of a trajectory.
         gamma: Discount factor, in [0, 1].
-        rewards: Rewards [T, E, A] to use instead of the rewards in the batch, for example from `TeamRewards`.
+        rewards: Rewards [T, E, A] to use instead of those in the batch, for example from `TeamRewards`.
     """
     _check_factor("gamma", gamma)
     steps = _AlignedSteps(batch, values, batch[Columns.REWARDS] if rewards is None else rewards)
@@ -93,7 +95,7 @@ def add_aligned_n_step_returns(
 
 
 class _AlignedSteps:
-    """The steps of an aligned batch, trajectory by trajectory, with their values [n] and rewards [n]."""
+    """The steps of an aligned batch, ordered by trajectory, with their values [n] and rewards [n]."""
 
     def __init__(self, batch: Batch, values: Array, rewards: np.ndarray):
         active_EAT = batch[Columns.ACTIVE].transpose(1, 2, 0)
@@ -134,37 +136,36 @@ def add_vtrace(
 ) -> None:
     """Add V-trace "advantages" and "value_targets", float32 [n], to the batch of a module from `columns()`.
 
-    V-trace (Espeholt et al. 2018, "IMPALA", equation 1 and section 4.2) corrects for a batch sampled with older
-    weights. For a batch sampled with the same weights, the result equals `add_gae()` with `lambda_=1`.
+    V-trace (Espeholt et al. 2018, "IMPALA", equation 1 and section 4.2) corrects for batches sampled with older
+    weights. For a batch sampled with the same weights, the result equals that of `add_gae()` with `lambda_=1`.
 
     Args:
-        batch: Batch of a module, with the log-probabilities of its actions at sampling time: "action_logp" [n].
+        batch: Batch of a module, including "action_logp" [n], the log-probabilities of its actions when sampled.
         logp: Log-probabilities of the same actions under the latest weights, [n].
         gamma: Discount factor, in [0, 1].
         lambda_: Trace decay, in [0, 1].
-        clip_rho: Upper bound of the probability ratio in targets, above 0.
-        clip_pg_rho: Upper bound of the probability ratio in advantages, above 0.
+        clip_rho: Upper bound on the probability ratio in targets, > 0.
+        clip_pg_rho: Upper bound on the probability ratio in advantages, > 0.
         value_fn: Function from observations [k, ...] to values [k], with the latest weights.
         values: Values of "obs", [n], used instead of `value_fn`.
         last_values: Values of "final_obs", [s], used instead of `value_fn`.
 
     Raises:
-        BatchError: If values or log-probabilities are missing, NaN, or of the wrong number, or a factor is out of
-            range.
+        BatchError: If values or log-probabilities are missing, NaN, or of the wrong shape, or a factor is out of range.
     """
     _check_factor("gamma", gamma)
     _check_factor("lambda_", lambda_)
     for name, clip in (("clip_rho", clip_rho), ("clip_pg_rho", clip_pg_rho)):
         if not clip > 0:
-            raise BatchError(f"expected {name} above 0, got {clip}")
+            raise BatchError(f"expected {name} > 0, got {clip}")
     if Columns.ACTION_LOGP not in batch:
-        raise BatchError(f"add_vtrace() needs the column {Columns.ACTION_LOGP!r}; the batch has {list(batch)}")
+        raise BatchError(f"add_vtrace() needs the column {Columns.ACTION_LOGP!r}, got columns {list(batch)}")
     rewards, lengths, ended = _trajectories(batch)
     n = len(rewards)
     logps = [_checked(given, n, "log-probabilities", NO_LOGP) for given in (logp, batch[Columns.ACTION_LOGP])]
     if np.isneginf(logps[1]).any():
-        raise BatchError(f"row {int(np.flatnonzero(np.isneginf(logps[1]))[0])} of {n} has an action that was "
-                         f"impossible when it was chosen: its {Columns.ACTION_LOGP!r} is -inf")  # fmt: skip
+        raise BatchError(f"row {int(np.flatnonzero(np.isneginf(logps[1]))[0])} of {n} has an action that had "
+                         f"probability 0 when it was sampled: its {Columns.ACTION_LOGP!r} is -inf")  # fmt: skip
     with np.errstate(over="ignore"):  # infinite ratios are clipped
         ratio_N = np.exp(logps[0] - logps[1])
     value_N, last_S = _values_and_last(batch, ended, value_fn, values, last_values, "add_vtrace()")
@@ -185,19 +186,19 @@ def add_n_step_returns(
 ) -> None:
     """Add n-step "value_targets" and "advantages", float32 [n], to the batch of a module from `columns()`.
 
-    Targets are the discounted rewards of `n_step` steps plus the value after them (Sutton and Barto 2018,
+    Targets are the discounted sum of the next `n_step` rewards and the value after them (Sutton and Barto 2018,
     "Reinforcement Learning", equation 7.1); advantages are targets minus values.
 
     Args:
         batch: Batch of a module.
-        n_step: Number of steps, 1 or more; fewer at the end of a trajectory.
+        n_step: Number of steps, >= 1; fewer are used at the end of a trajectory.
         gamma: Discount factor, in [0, 1].
         value_fn: Function from observations [k, ...] to values [k].
         values: Values of "obs", [n], used instead of `value_fn`.
         last_values: Values of "final_obs", [s], used instead of `value_fn`.
 
     Raises:
-        BatchError: As in `add_gae()`, or if `n_step` is not an integer of 1 or more.
+        BatchError: As in `add_gae()`, or if `n_step` is not a positive integer.
     """
     _check_factor("gamma", gamma)
     rewards, lengths, ended = _trajectories(batch)
@@ -210,16 +211,20 @@ def add_n_step_returns(
 def _values_and_last(
     batch: Batch, ended: np.ndarray, value_fn: ValueFunction | None, values: Array, last_values: Array, asked_by: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of "obs" [n] and of "final_obs" [s]; the latter is 0 for terminated trajectories."""
+    """Return the values of "obs" [n] and of "final_obs" [s]; the latter are 0 for terminated trajectories."""
     if values is None:
-        values = _asked(value_fn, batch[Columns.OBS], f"needs value_fn or values, for {asked_by}")
+        values = _asked(value_fn, batch[Columns.OBS], f"has no values for 'obs'; pass value_fn or values to {asked_by}")
     if last_values is None:
-        last_values = _asked(value_fn, batch[Columns.FINAL_OBS], "needs value_fn or last_values for 'final_obs'")
+        last_values = _asked(
+            value_fn, batch[Columns.FINAL_OBS], "has no values for 'final_obs'; pass value_fn or last_values"
+        )
     return _checked(values, len(batch[Columns.REWARDS])), _last_values(last_values, ended)
 
 
 def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = None) -> None:
-    """Add "returns_to_go", float32 [n], to the batch of a module from `columns()`: discounted rewards from each step.
+    """Add "returns_to_go", float32 [n], to the batch of a module from `columns()`.
+
+    The return of a step is the discounted sum of rewards from that step on.
 
     Args:
         batch: Batch of a module.
@@ -239,16 +244,16 @@ def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = 
 def _trajectories(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return rewards (float64 [n]), trajectory lengths (int64 [s]), and which trajectories terminated (bool [s])."""
     if not isinstance(batch, Mapping) or Columns.SEQ_LENS not in batch:
-        found = f"a dict of {list(batch)}" if isinstance(batch, Mapping) else f"a {type(batch).__qualname__}"
-        raise BatchError(f"expected one module's batch, such as columns(episodes)['p0'], got {found}")
+        found = f"a dict with keys {list(batch)}" if isinstance(batch, Mapping) else f"a {type(batch).__qualname__}"
+        raise BatchError(f"expected the batch of one module, such as columns(episodes)['p0'], got {found}")
     lengths = np.asarray(batch[Columns.SEQ_LENS], np.int64)
     if lengths.ndim != 1 or (lengths < 1).any():
-        raise BatchError(f"expected {Columns.SEQ_LENS!r} of 1 or more, one for each trajectory, got {shown(lengths)}")
+        raise BatchError(f"expected {Columns.SEQ_LENS!r} >= 1, one for each trajectory, got {shown(lengths)}")
     n = int(lengths.sum())
     for name in (Columns.REWARDS, Columns.TERMINATEDS):
         if (shape := np.shape(batch[name])) != (n,):
             raise BatchError(f"expected {n} rows in {name!r}, the sum of {Columns.SEQ_LENS!r}, got an array of shape "
-                             f"{shape}; estimate before you select, pad or join rows")  # fmt: skip
+                             f"{shape}; call this before selecting, padding or joining rows")  # fmt: skip
     ended = np.asarray(batch[Columns.TERMINATEDS], bool)[np.cumsum(lengths) - 1]
     return _checked(batch[Columns.REWARDS], n, "rewards"), lengths, ended
 
@@ -274,9 +279,9 @@ def _gae(
 def _n_step_returns(
     rewards: np.ndarray, values: np.ndarray, last_values: np.ndarray, lengths: np.ndarray, n_step: int, gamma: float
 ) -> np.ndarray:
-    """Return the discounted rewards of `n_step` steps plus the value after them, float64 [n]."""
+    """Return the discounted sum of the next `n_step` rewards and the value after them, float64 [n]."""
     if n_step < 1 or n_step % 1:
-        raise BatchError(f"expected n_step of 1 or more, an integer, got {n_step}")
+        raise BatchError(f"n_step must be a positive integer, got {n_step}")
     found = np.empty(len(values))
     n_step_returns(rewards, values, last_values, lengths, int(n_step), float(gamma), found)
     return found
@@ -293,7 +298,7 @@ def _last_values(values: Array, ended: np.ndarray) -> np.ndarray:
 def _checked(values: Array, n: int, what: str = "values", hint: str = "") -> np.ndarray:
     array = _array(values)
     if array.shape != (n,):
-        raise BatchError(f"expected {n} {what}, an array of shape ({n},), got shape {array.shape}")
+        raise BatchError(f"expected {n} {what} in an array of shape ({n},), got shape {array.shape}")
     if np.isnan(array).any():
         row = int(np.flatnonzero(np.isnan(array))[0])
         raise BatchError(f"row {row} of {n} {what} is NaN{hint}")

@@ -1,4 +1,4 @@
-"""Episodes as flat columns per module, for feedforward learners."""
+"""Converts episodes to flat columns per module, for feedforward learners."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -28,19 +28,19 @@ def columns(
     - "eps_id", "agent_id": object [s].
     - "new_obs" [n, ...], with `next_obs`: the observation after each step.
 
-    All arrays are fresh copies that may be written to.
+    All arrays are writable copies.
 
     Args:
         episodes: Chunks from one or more `sample()` calls.
         outputs: Names of recorded outputs, filled with NaN (0 for integers) for agents without them. None means all
-            outputs common to the agents of the module, except "state_in", "state_out", and names of other columns.
+            outputs common to all agents of the module, except "state_in", "state_out", and names of other columns.
         next_obs: If True, add "new_obs".
 
     Returns:
         Module id -> name -> column.
 
     Raises:
-        BatchError: If an output was not recorded, or agents of a module have different spaces.
+        BatchError: If an output was not recorded, or the agents of a module have different spaces.
     """
     outputs = names_of(outputs)
     return {
@@ -49,11 +49,11 @@ def columns(
 
 
 def map_columns(function: Callable[[Any], Any], batch: Mapping[str, Any]) -> Batch:
-    """Apply a function to every column of a batch, or to every array or tensor in nested columns.
+    """Apply a function to every column of a batch, or to every array or tensor of nested columns.
 
     Args:
-        function: For example, `lambda column: column[rows]`.
-        batch: Name -> array or tensor, or dicts and tuples of them.
+        function: Function of an array or a tensor, such as `lambda column: column[rows]`.
+        batch: Name -> array or tensor, or nested dicts and tuples of these.
     """
     return {name: map_struct(function, column) for name, column in batch.items()}
 

@@ -1,4 +1,4 @@
-"""Episodes as columns aligned by env step, for critics that see all agents of a group at the same time.
+"""Converts episodes to columns aligned by env step, for critics that see all agents of a group at once.
 
 Axes in names: T env step, E chunk, A slot of the agent in its group, S trajectory, N step of a trajectory.
 """
@@ -37,10 +37,10 @@ def members_of(
     groups: Groups | None,
     agents: Sequence[AgentID] | None,
 ) -> Members:
-    """Return the agents of each group. Arguments are as in `aligned()`; `table` contains the agent episodes."""
+    """Return the agents of each group; `table` contains the agent episodes, other arguments are as in `aligned()`."""
     if isinstance(groups, Mapping):
         if agents is not None:
-            raise BatchError("groups given as a dict have their agents in order; leave `agents` out")
+            raise BatchError("`agents` must be None if `groups` is a dict, which already orders the agents")
         return {
             group: as_objects(in_order(f"group {group!r}", of_group, BatchError))[None]
             for group, of_group in groups.items()
@@ -66,12 +66,12 @@ def _check_all(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> None:
     for agent_id in agents:
         acted.pop(agent_id, None)
     if acted:
-        raise BatchError(f"expected all agents in `agents`, but {shown(list(acted))} have steps, too; leave agents out "
-                         f"with `groups`, for example by a function that returns None for them")  # fmt: skip
+        raise BatchError(f"`agents` lacks {shown(list(acted))}, which have steps; add them, or exclude them with a "
+                         f"`groups` function that returns None for them")  # fmt: skip
 
 
 def _members_of_modules(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> Members:
-    """Return module -> agents for which it acted in any chunk."""
+    """Return module -> agents that it acted for in any chunk."""
     of_module: dict[int, set[AgentID]] = {}
     for module, s in zip(table.modules(np.array(table.others, np.int64)).tolist(), table.others, strict=True):
         of_module.setdefault(module, set()).add(table.agent_ids[s])
@@ -96,7 +96,7 @@ def in_slots(
     Agent episodes of the same module are adjacent, so that data in the same block is read together.
 
     Args:
-        by_module: True if each group is a module, which then gets only the agent episodes mapped to it.
+        by_module: True if each group is a module; it then contains only agent episodes mapped to that module.
     """
     wanted = dict.fromkeys(agent_id for ids_EA in members.values() for agent_id in ids_EA.ravel().tolist())
     wanted.pop(None, None)
@@ -132,34 +132,34 @@ def aligned(
 ) -> dict[str, Batch]:
     """Convert episodes to columns per group, aligned by env step: T env steps of E chunks, with A slots for agents.
 
-    Row t of a chunk is env step first_env_t + t. The first row is the first step of the chunk, or an earlier one if an
-    agent acted there and then waited. Thus every transition is in exactly one row, the row of its action.
+    Row t of a chunk is env step first_env_t + t. The first row is the first step of the chunk, or an earlier one at
+    which an agent acted and then waited. Thus every transition is in exactly one row, the row of its action.
 
-    - "active": bool [T, E, A], True if the agent acted at this step. All other columns are 0 where it did not: before
-      it joined, while it waited, after it ended ("death masking", Yu et al. 2022, "The Surprising Effectiveness of PPO
-      in Cooperative Multi-Agent Games"), in empty slots, and after the end of the chunk.
+    - "active": bool [T, E, A], True if the agent acted at this step. The other columns are 0 where it did not: before
+      it joined, while it waited, after it finished ("death masking", Yu et al. 2022, "The Surprising Effectiveness of
+      PPO in Cooperative Multi-Agent Games"), in empty slots, and after the end of the chunk.
     - "obs", "actions", each of `outputs`, and "action_mask" as in `columns()`: [T, E, A, ...].
     - "rewards": float64 [T, E, A].
     - "terminateds", "truncateds": bool [T, E, A], True at the last action of an agent if it ended this way.
-    - "next_t": int64 [T, E, A], the row in which the next observation of the agent arrived, up to T.
+    - "next_t": int64 [T, E, A], the row in which the next observation of the agent arrived, at most T.
     - "final_obs" [E, A, ...]: the last observation of each agent; "final_t": int64 [E, A], the row in which it arrived.
-      If that row is before "seq_lens", the agent has finished or is waiting: it has acted on this observation, and the
-      step will be in a later chunk. Agents without a step in the chunk are included, unless the chunk was copied,
-      sliced or joined.
+      If "final_t" < "seq_lens", the agent has finished or is waiting: it has acted on this observation, and the step
+      will be in a later chunk. Agents without a step in the chunk are included, unless the chunk was copied, sliced or
+      joined.
       "final_action_mask" [E, A, choices]: the mask of that observation, if there is an "action_mask".
     - "continues": bool [E, A], True if the agent has a last observation and has not terminated, so its value counts.
-    - "env_state" [T + 1, E, ...], if the chunks have env states: the states of all rows and of the step after the last.
-      All groups share this array.
+    - "env_state" [T + 1, E, ...], if the chunks have env states: the states at all rows and after the last one. All
+      groups share this array.
     - "seq_lens": int64 [E], number of rows of each chunk; "first_env_t": int64 [E]; "eps_id": object [E].
     - "agent_id": object [E, A], None for empty slots.
 
     Args:
         episodes: Chunks as returned by `sample()`.
-        groups: Group -> agents in order of their slots; or a function `(agent_id, episode) -> group`, which returns
-            None to leave an agent out; or None for one group per module.
-        agents: All agents, in the order in which slots are assigned unless `groups` is a dict. None means the order of
-            appearance in `episodes`, which may differ from call to call.
-        outputs: Names of recorded outputs. None means all outputs common to the agents of the group, except "state_in",
+        groups: Group -> agents in slot order; or a function `(agent_id, episode) -> group`, which returns None to leave
+            an agent out; or None for one group per module.
+        agents: All agents in slot order; must be None if `groups` is a dict. None means the order of appearance in
+            `episodes`, which may vary between calls.
+        outputs: Names of recorded outputs. None means all outputs common to all agents of the group, except "state_in",
             "state_out", and names of other columns.
 
     Returns:
@@ -167,7 +167,7 @@ def aligned(
 
     Raises:
         BatchError: If agents of a group have different spaces, an output was not recorded, an agent with steps is
-            missing from `agents`, or env states differ in form or exist in only some of the chunks.
+            missing from `agents`, or env states differ in dtype or shape or exist in only some of the chunks.
     """
     episodes, outputs = list(episodes), names_of(outputs)
     chunks = [*in_numbers(episodes)]
@@ -216,7 +216,7 @@ class _Team:
 
     Attributes:
         trajectories: Agent episodes with steps; `chunk_S` and `slot_S` refer to these.
-        seen: All agent episodes with an observation in rows of their chunk; `seen_places` are their chunks and slots.
+        seen: All agent episodes of the group, with or without steps; `seen_places` are their chunks and slots.
     """
 
     def __init__(
@@ -243,14 +243,14 @@ class _Team:
 
     @property
     def next_env_t_N(self) -> np.ndarray:
-        """Env step of the observation after each step, int64."""
+        """Env step at which the observation after each step arrived, int64 [N]."""
         next_N = np.append(self.env_t_N[1:], 0)
         next_N[self._last_N] = self.trajectories.final_env_t()
         return next_N
 
     @property
     def _last_N(self) -> np.ndarray:
-        """Index of the last step of each trajectory."""
+        """Index of the last step of each trajectory, int64 [S]."""
         return np.cumsum(self.trajectories.length_S) - 1
 
 
@@ -258,7 +258,7 @@ def _columns(team: _Team, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: Co
     trajectories, chunk_S = team.trajectories, team.chunk_S
     shape_EA = len(first_E), team.ids_EA.shape[1]
     n_entries, entry_S = math.prod(shape_EA), chunk_S * shape_EA[1] + team.slot_S
-    # Row t of a chunk starts at entry t * n_entries.
+    # Row t starts at entry t * n_entries.
     before_S = entry_S - first_E[chunk_S] * n_entries
     entry_N = team.env_t_N * n_entries + np.repeat(before_S, trajectories.length_S)
     spread = _Spread((int(n_rows_E.max()), *shape_EA), entry_N)
@@ -279,7 +279,7 @@ def _last_columns(team: _Team, first_E: np.ndarray) -> Batch:
     chunk_S, slot_S = team.seen_places
     shape_EA = len(first_E), team.ids_EA.shape[1]
     final_t_S = team.seen.final_env_t() - first_E[chunk_S]
-    is_seen_S = final_t_S >= 0  # not before the rows, without a step since
+    is_seen_S = final_t_S >= 0  # False if it arrived before the first row and no step followed
     spread = _Spread(shape_EA, chunk_S * shape_EA[1] + slot_S)
     return {
         Columns.FINAL_OBS: map_struct(spread, team.seen.final_obs()),
@@ -289,7 +289,7 @@ def _last_columns(team: _Team, first_E: np.ndarray) -> Batch:
 
 
 def _last_masks(team: _Team, continues_EA: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Return the masks in the infos of last observations, [E, A, choices]; True for continuing agents without one."""
+    """Return masks from infos of last observations, [E, A, choices]; all True for continuing agents without one."""
     masks = np.zeros((*continues_EA.shape, *like.shape[3:]), like.dtype)
     masks[continues_EA] = True
     ids_EA = np.broadcast_to(team.ids_EA, continues_EA.shape)
@@ -312,7 +312,7 @@ def _last_info(agent_episode: SingleAgentEpisode) -> dict[str, Any]:
     info: dict[str, Any] = agent_episode.get_infos(-1)
     if info or not agent_episode.is_done or not len(agent_episode):
         return info
-    # The last observation is repeated if the agent has none in the last env step; so is its info here.
+    # An agent without an observation in the last env step repeats the previous one; repeat its info, too.
     last, before = agent_episode.get_observations(-1), agent_episode.get_observations(-2)
     repeated: dict[str, Any] = agent_episode.get_infos(-2)
     return repeated if same(last, before) else info
@@ -348,7 +348,7 @@ class _Spread:
         return {name: map_struct(self, column) for name, column in columns.items()}
 
     def is_filled(self) -> np.ndarray:
-        """Return which entries contain an item, bool [*shape]."""
+        """Return True for each entry that contains an item, bool [*shape]."""
         return self._is_filled.reshape(self._shape)
 
     def _finished(self, leaf: np.ndarray) -> np.ndarray:
@@ -358,17 +358,18 @@ class _Spread:
 
 
 def _env_states(states_E: list[np.ndarray | None], first_E: np.ndarray, n_rows_E: np.ndarray) -> np.ndarray:
-    """Stack the env states of the chunks to [T + 1, E, ...], zero-padded."""
+    """Stack the env states of the chunks into a zero-padded array [T + 1, E, ...]."""
     model = next(states for states in states_E if states is not None)
     out = np.zeros((int(n_rows_E.max()) + 1, len(states_E), *model.shape[1:]), model.dtype)
     for chunk, (states, n_rows) in enumerate(zip(states_E, n_rows_E.tolist(), strict=True)):
         if states is None or len(states) <= n_rows:
             got = "none" if states is None else f"only the last {len(states)}"
-            raise BatchError(f"expected env states of the {n_rows + 1} env steps from {first_E[chunk]} on in chunk "
-                             f"{chunk}, as in others, got {got}; sample all of them with "
+            raise BatchError(f"expected {n_rows + 1} env states, from env step {first_E[chunk]} on, in chunk "
+                             f"{chunk}, as in other chunks, got {got}; sample all chunks with "
                              f"record_env_state=True")  # fmt: skip
         if states.dtype != model.dtype or states.shape[1:] != model.shape[1:]:
-            raise BatchError(f"the env states of chunk {chunk} are {states.dtype} of shape {states.shape[1:]}, those "
-                             f"of others {model.dtype} of shape {model.shape[1:]}; align them separately")  # fmt: skip
+            raise BatchError(f"env states of chunk {chunk} are {states.dtype} of shape {states.shape[1:]}, but those "
+                             f"of other chunks are {model.dtype} of shape {model.shape[1:]}; align them separately"
+                             )  # fmt: skip
         out[: n_rows + 1, chunk] = states[-n_rows - 1 :]
     return out

@@ -1,4 +1,4 @@
-"""Episodes as padded sequences per module, for recurrent learners.
+"""Converts episodes to padded sequences per module, for recurrent learners.
 
 Axes in names: S trajectory, N step, B sequence, T step of a sequence.
 """
@@ -28,16 +28,16 @@ def sequences(
 ) -> dict[str, Batch]:
     """Convert episodes to b sequences per module, of T = burn_in + max_seq_len steps each, zero-padded at the end.
 
-    Each trajectory is cut into sequences of `max_seq_len` agent steps; the last one may be shorter. Sequences are in
-    the order of `columns()`. Each sequence is preceded by up to `burn_in` earlier steps, as far as the chunk and its
-    lookback reach; these warm up the recurrent state and are excluded from the loss.
+    Each trajectory is cut into sequences of `max_seq_len` agent steps; the last one may be shorter. Sequences are
+    ordered as in `columns()`. Each sequence is preceded by up to `burn_in` earlier steps from the chunk and its
+    lookback; these warm up the recurrent state and are excluded from the loss.
 
     - "obs", "actions", "rewards", "terminateds", "truncateds", each of `outputs`, and "action_mask" if masks were
       recorded: [b, T, ...], as in `columns()`.
     - "seq_lens": int64 [b], number of steps without padding, including burn-in.
     - "loss_mask": bool [b, T], False in burn-in and padding.
     - "state_in" [b, ...], nested like the state of the module: the recurrent state at the first step of each sequence,
-      including burn-in; "state_out": the state after the last step of each sequence. Recurrent modules only.
+      including burn-in; "state_out": the state after the last step of each sequence. Only for recurrent modules.
     - "final_obs" [b, ...]: the observation after the last step of each sequence.
     - "eps_id", "agent_id": object [b].
 
@@ -47,7 +47,7 @@ def sequences(
         burn_in: Maximum number of burn-in steps.
         outputs: Names of recorded outputs. None means all except "state_in", "state_out", and names of other columns.
         extra_columns: Module id -> name -> array [n, ...] (or nested arrays) with the rows of `columns(episodes)`, such
-            as advantages. Their values in a lookback are 0.
+            as advantages. They are 0 in lookback steps.
 
     Returns:
         Module id -> name -> column.
@@ -58,7 +58,7 @@ def sequences(
             action, which has no recurrent state.
     """
     if max_seq_len < 1 or burn_in < 0:
-        raise BatchError(f"expected max_seq_len of at least 1 and burn_in of at least 0, got {max_seq_len}, {burn_in}")
+        raise BatchError(f"expected max_seq_len >= 1 and burn_in >= 0, got {max_seq_len} and {burn_in}")
     batches, outputs, extra_columns = {}, names_of(outputs), extra_columns or {}
     for module_id, trajectories in by_module(episodes).items():
         cuts = _cut(trajectories, max_seq_len, burn_in)
@@ -66,8 +66,8 @@ def sequences(
         for name, column in extra_columns.get(module_id, {}).items():
             batches[module_id][name] = _extra(trajectories, cuts, name, column)
     if lost := [module_id for module_id, named in extra_columns.items() if named and module_id not in batches]:
-        raise BatchError(f"extra_columns has columns of {lost}, but these episodes have steps of {list(batches)} only; "
-                         f"take modules and rows from columns(episodes)")  # fmt: skip
+        raise BatchError(f"extra_columns has modules {lost}, which have no steps in these episodes (modules: "
+                         f"{list(batches)}); build it from columns(episodes)")  # fmt: skip
     return batches
 
 
@@ -84,7 +84,7 @@ class _Cuts:
 
     @cached_property
     def padding(self) -> np.ndarray:
-        """Indices of padding among the B * T steps."""
+        """Indices of padding in the B * T steps."""
         return np.flatnonzero(~self.is_step_BT)
 
     @property
@@ -138,9 +138,9 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
         if unknown.any():
             index = int(cuts.trajectory_B[np.flatnonzero(unknown)[0]])
             agent_id, episode_id = trajectories.agent_ids[index], trajectories.episode_ids[index]
-            raise BatchError(f"agent {agent_id!r}, episode {episode_id!r}: a sequence begins with an action chosen at "
-                             f"random, or by a module without memory, so there is no recurrent state; leave such "
-                             f"episodes out, and continue with force_reset=True")  # fmt: skip
+            raise BatchError(f"agent {agent_id!r}, episode {episode_id!r}: a sequence starts with an action chosen at "
+                             f"random or by a module without memory, so it has no recurrent state; exclude such "
+                             f"episodes, and pass force_reset=True to the next sample()")  # fmt: skip
     return {
         Columns.STATE_IN: state_in,
         Columns.STATE_OUT: trajectories.read(Columns.STATE_OUT, cuts.last_B),

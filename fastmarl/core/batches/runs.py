@@ -1,4 +1,4 @@
-"""Access to trajectory columns, which are stored in a block or in separate arrays.
+"""Uniform access to trajectory columns, whether stored in a block or in separate arrays.
 
 Axes in names: S trajectory, N step.
 """
@@ -64,7 +64,7 @@ class BlockRun:
 
 
 class SourceRun:
-    """A single trajectory outside of blocks: joined chunks, slices, or restored episodes; see `BlockRun`."""
+    """A single trajectory stored outside of blocks (joined, sliced or restored); see `BlockRun`."""
 
     def __init__(self, source: Source):
         self._source = source

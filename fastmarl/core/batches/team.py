@@ -16,7 +16,7 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 def with_final_obs(batch: Batch) -> Any:
-    """Return a copy of "obs" that includes last observations, in the rows in which they arrived: [T + 1, E, A, ...].
+    """Return a copy of "obs", [T + 1, E, A, ...], that includes last observations in the rows in which they arrived.
 
     Final observations of terminated agents are omitted; their entries are 0, as for all agents that do not act.
 
@@ -38,7 +38,7 @@ def with_final_obs(batch: Batch) -> Any:
 def rewards_by_arrival(batch: Batch) -> np.ndarray:
     """Return the team reward of each row, float64 [T + 1, E]: the sum of the agent rewards completed in that row.
 
-    A reward is recorded with the action of the agent and sums everything received until its next observation, so it is
+    The reward recorded with an action is the sum of all rewards until the next observation of the agent, so it is
     complete when that observation arrives.
 
     Args:
@@ -56,23 +56,23 @@ def rewards_by_arrival(batch: Batch) -> np.ndarray:
 
 @public("fastmarl.batches")
 class TeamRewards:
-    """Replaces rewards by team rewards, where each agent receives the sum over all agents.
+    """Replaces rewards with team rewards: each agent receives the sum over all agents.
 
-    For each decision, an agent receives the sum of all rewards completed (see `rewards_by_arrival()`) after it, up to
-    the next observation of the agent. The sum is undiscounted, since steps are counted per agent. If all agents act at
+    For each decision, an agent receives the sum of all rewards completed (see `rewards_by_arrival()`) between that
+    decision and its next observation. The sum is undiscounted, since steps are counted per agent. If all agents act at
     every env step, it is the sum of their rewards at that step. The outcome of a decision may arrive in a later call,
     so this object stores the team rewards received since the decisions of waiting agents. Call it once per batch, with
-    groups given as dicts, so that slots do not change. Rewards of an agent before its first observation count with its
-    first decision, and rewards of an agent that is never observed do not count.
+    `groups` given as a dict, so that slots do not change. Rewards of an agent before its first observation count
+    towards its first decision; rewards of an agent that is never observed are ignored.
 
-    It is saved like a module, by `state_dict()` and `load_state_dict()`.
+    Save and restore it like a module, with `state_dict()` and `load_state_dict()`.
     """
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], float] = {}  # (episode id, slot) -> reward, of waiting agents
 
     def __call__(self, batch: Batch) -> np.ndarray:
-        """Return rewards, float64 [T, E, A], 0 if inactive.
+        """Return team rewards, float64 [T, E, A], 0 where agents are inactive.
 
         Args:
             batch: Batch of a group from `aligned()`.
@@ -128,7 +128,7 @@ class TeamRewards:
             state: Result of `state_dict()`.
 
         Raises:
-            CheckpointError: If `state` is anything else.
+            CheckpointError: If `state` is invalid.
         """
         try:
             keys = zip(state["episode_ids"], map(int, state["slots"]), strict=True)

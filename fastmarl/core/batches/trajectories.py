@@ -1,4 +1,4 @@
-"""Steps of many trajectories as one long column, read directly from the blocks that contain them.
+"""Reads the steps of many trajectories as one long column, directly from the blocks that contain them.
 
 Axes in names: S trajectory (an agent episode), N step. A *step* is a transition: an observation, the action of the
 agent, and its reward.
@@ -42,14 +42,14 @@ Item = TypeVar("Item")
 
 
 class Places(NamedTuple):
-    """Location of the given steps in the runs."""
+    """Locations of steps in the runs."""
 
     rows: np.ndarray  # int64 [n], row of each step in its run
     counts: np.ndarray  # int64 [runs], number of steps in each run
 
 
 class Trajectories:
-    """Agent episodes laid end to end, including their lookbacks.
+    """Concatenated agent episodes, including their lookbacks.
 
     Args:
         table: The table to select from.
@@ -98,7 +98,7 @@ class Trajectories:
         return _steps.ranges(self.first_S, self.length_S)
 
     def end_flags(self) -> dict[str, np.ndarray]:
-        """Return "terminateds" and "truncateds", bool [N], for the steps after the lookbacks; True at last steps."""
+        """Return "terminateds" and "truncateds" of the steps after lookbacks, bool [N], True only at last steps."""
         return {name: _steps.end_flags(self._done_S, self.length_S, flag) for name, flag in FLAGS.items()}
 
     @cached_property
@@ -114,7 +114,7 @@ class Trajectories:
         return list(map(items.__getitem__, self._chosen.tolist()))
 
     def ids(self) -> dict[str, np.ndarray]:
-        """Return "eps_id" and "agent_id", object [S]."""
+        """Return "eps_id" and "agent_id" as object arrays [S]."""
         own_ids = self._of_chosen(self._table.own_ids)
         ids = [
             f"{episode_id}_{agent_id}" if own_id is None else own_id
@@ -129,9 +129,9 @@ class Trajectories:
     def wanted_outputs(self, outputs: Collection[str] | None) -> list[Any]:
         """Return the names of the outputs to read.
 
-        If `outputs` is None, these are the outputs of all trajectories, except recurrent states and names of other
-        columns. Action masks of any trajectory are always included, unless their sizes differ; trajectories without
-        them get masks that allow all actions.
+        If `outputs` is None, these are the outputs common to all trajectories, except recurrent states and names of
+        other columns. Recorded action masks are always included, unless their sizes differ; trajectories without masks
+        get masks that allow all actions.
 
         Raises:
             BatchError: If an output was not recorded, or has the same name as another column.
@@ -142,24 +142,24 @@ class Trajectories:
             wanted = [key for key in recorded if key in of_all and key not in STATES and key not in NOT_OUTPUTS]
             return self._with_masks(wanted)
         if taken := [key for key in outputs if key in NOT_OUTPUTS]:
-            raise BatchError(f"output {taken[0]!r} has the name of another column of batches; read it with "
-                             f"get_extra_model_outputs(), or give the module's output another name")  # fmt: skip
+            raise BatchError(f"output {taken[0]!r} has the same name as another batch column; read it with "
+                             f"get_extra_model_outputs(), or rename the module output")  # fmt: skip
         lacking = [key for key in outputs if key not in recorded]
         if lacking:
             is_value = Columns.VF_PREDS in lacking
-            hint = "; to train with values, let the module's forward methods return them" if is_value else ""
-            raise BatchError(f"expected outputs among the recorded {recorded}, got {lacking[0]!r}{hint}")
+            hint = "; to train with values, return them from the module's forward methods" if is_value else ""
+            raise BatchError(f"outputs must be among the recorded {recorded}, got {lacking[0]!r}{hint}")
         return self._with_masks(outputs)
 
     def _with_masks(self, outputs: Iterable[Any]) -> list[Any]:
         """Add the recorded action masks, since evaluating an action requires the mask under which it was chosen."""
         wanted, name = list(outputs), recorded_name(Recorded.ACTION_MASK, self.output_keys())
         forms = [_form(flatten_struct(run.output(name))) for run in self._runs if name in run.output_keys()]
-        is_one_column = bool(forms) and all(form == forms[0] for form in forms)  # not always so in groups of modules
+        is_one_column = bool(forms) and all(form == forms[0] for form in forms)  # False if modules of a group differ
         return [*wanted, name] if is_one_column and name not in wanted else wanted
 
     def read(self, name: str, steps: np.ndarray) -> Any:
-        """Return copies of the items of a column at these positions, with blanks where a trajectory has no such output.
+        """Return copies of the items of a column at these positions, blank where a trajectory has no such output.
 
         Args:
             name: One of RECORDED, or the name of a recorded output.
@@ -200,7 +200,7 @@ class Trajectories:
         return rewards
 
     def read_outputs(self, names: Iterable[Any], steps: np.ndarray) -> dict[Any, Any]:
-        """Read module outputs of all trajectories, even if named like another column; see `read()`."""
+        """Read module outputs that all trajectories have, even if another column has the same name; see `read()`."""
         places = self._places(steps)
         return {name: self._gathered(name, [run.output(name) for run in self._runs], places) for name in names}
 
@@ -218,7 +218,7 @@ class Trajectories:
         rows = _take(self._row_N, steps)
         if self.is_one_run:
             return Places(rows, np.array([len(steps)]))
-        # The steps of a run are adjacent though not ascending, which is enough to search for their ends.
+        # The steps of a run are adjacent but not always ascending; that suffices to find its end by binary search.
         return Places(rows, np.diff(np.searchsorted(steps, self._end_of_run), prepend=0))
 
     def _gathered(self, name: str, columns: list[Any], places: Places) -> Any:
@@ -237,10 +237,10 @@ class Trajectories:
         return _store.gather(columns, places.rows, places.counts)
 
     def final_obs(self) -> Any:
-        """Return the observation after the last step of each trajectory, [S, ...], copied.
+        """Return copies of the observations after the last step of each trajectory, [S, ...].
 
         Raises:
-            BatchError: See `read()`.
+            BatchError: As in `read()`.
         """
         if self._have_all_ended:
             return self._finals(self._final_S, self._n_of_run)
@@ -259,13 +259,13 @@ class Trajectories:
         return self._gathered(Columns.OBS, [run.final_observations() for run in self._runs], places)
 
     def final_env_t(self) -> np.ndarray:
-        """Return the env step of the observation after the last step of each trajectory, int64 [S]."""
+        """Return the env step at which the observation after each trajectory's last step arrived, int64 [S]."""
         if self._have_all_ended:
             return self._end_env_t_S
         return np.where(self._final_S >= 0, self._end_env_t_S, self._env_ts(self._last_places()))
 
     def _last_places(self) -> Places:
-        """Return the places of the last observations, valid for trajectories without a final observation."""
+        """Return the places of the last observations, valid only for trajectories without a final observation."""
         return Places(np.concatenate([run.last_row_S for run in self._runs]), self._n_of_run)
 
     @property
@@ -274,7 +274,7 @@ class Trajectories:
         return np.diff([*self._first_of_run, len(self._chosen)])
 
     def obs_after(self, steps: np.ndarray) -> Any:
-        """Return copies of the observations after each of these steps: from the next step, or the final one.
+        """Return copies of the observations after these steps: the one at the next step, or the final one.
 
         Args:
             steps: Positions, int64 [n], ascending; must include the last step of each trajectory.
@@ -297,8 +297,8 @@ class Trajectories:
             if (form := _form(flat)) != expected:
                 agents = self.agent_ids[0], self.agent_ids[first]
                 raise BatchError(f"{name!r} of agent {agents[1]!r} is {_text(form)}, but that of agent {agents[0]!r} "
-                                 f"is {_text(expected)}; they can't be in one column, so keep these agents in modules "
-                                 f"or groups of their own")  # fmt: skip
+                                 f"is {_text(expected)}; they cannot share a column, so put these agents in separate "
+                                 f"modules or groups")  # fmt: skip
 
 
 def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
@@ -308,18 +308,18 @@ def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
 
 
 def names_of(outputs: Iterable[str] | None) -> list[str] | None:
-    """Return the names as a list, since each module iterates over them.
+    """Return the names as a list, since they are iterated over once per module.
 
     Raises:
-        BatchError: If they are given as a single string.
+        BatchError: If `outputs` is a single string.
     """
     if isinstance(outputs, str):
-        raise BatchError(f"expected names of outputs, such as [{outputs!r}], got the string {outputs!r}")
+        raise BatchError(f"outputs must be a list of names, such as [{outputs!r}], got the string {outputs!r}")
     return None if outputs is None else list(outputs)
 
 
 def trajectories_of(agent_episodes: Iterable[SingleAgentEpisode]) -> Trajectories:
-    """Make trajectories of agent episodes with steps; agent episodes in the same block should be adjacent."""
+    """Build trajectories from agent episodes with steps; agent episodes in the same block should be adjacent."""
     table = AgentEpisodeTable.of(agent_episodes)
     return Trajectories(table, np.arange(len(table.agent_ids)))
 

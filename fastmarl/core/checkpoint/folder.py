@@ -1,6 +1,6 @@
 """Saves trees of state to a directory: arrays in safetensors, everything else in JSON, without pickle.
 
-The directory contains `state.json` and one `arrays-<digest>.safetensors` named in it. A save writes the arrays first
+The directory contains `state.json` and the `arrays-<digest>.safetensors` that it names. A save writes the arrays first
 and then replaces `state.json` in a single rename, so the directory always contains either the old checkpoint or the new
 one. Values not supported by plain JSON are wrapped: {"$": kind, "value": ...}, see `_encode`.
 """
@@ -69,7 +69,7 @@ def save_state(path: str | os.PathLike[str], state: Any) -> None:
 def is_key(value: Any) -> bool:
     """Return True if a checkpoint can store this key: a string, a number, None, or a tuple of them.
 
-    A loaded key is equal to it, but may have a different type: int for np.int64, str for a member of a StrEnum.
+    The loaded key is equal but may have a different type, such as int for np.int64 or str for a member of a StrEnum.
     """
     if isinstance(value, tuple):
         return all(map(is_key, value))
@@ -78,10 +78,10 @@ def is_key(value: Any) -> bool:
 
 
 def stored_key(key: Any) -> Any:
-    """Return a value that represents a hashable in a checkpoint and is the same in every process.
+    """Return a representation of a hashable for checkpoints that is the same in every process.
 
-    This is the value itself if `is_key()`, and otherwise its `repr()`, without addresses and with sets in order.
-    Different values may have equal representations.
+    This is `key` itself if `is_key(key)`, otherwise its `repr()` with sorted sets and without addresses. Different keys
+    may have equal representations.
     """
     return key if is_key(key) else _text(key)
 
@@ -105,16 +105,16 @@ def load_state(path: str | os.PathLike[str]) -> Any:
     inside: list[Path] = []
     with suppress(ValueError):  # a null character in the path
         inside = sorted(file.parent.glob(f"checkpoint*/{STATE_FILE}"), key=lambda each: each.stat().st_mtime)
-    hint = f"did you mean {inside[-1].parent}?" if inside else "is there a complete checkpoint in this folder?"
+    hint = f"did you mean {inside[-1].parent}?" if inside else "pass a folder with a complete checkpoint"
     content = _checked_content(file, _read(file, hint))
     arrays_file = file.parent / content["arrays"]
-    blob = _read(arrays_file, "the checkpoint is incomplete, copy the whole folder again")
+    blob = _read(arrays_file, "the checkpoint is incomplete: copy the entire folder again")
     if hashlib.sha256(blob).hexdigest() != content["arrays_sha256"]:
         raise _damaged(arrays_file, f"its {len(blob)} bytes do not match the checksum in {STATE_FILE}")
     try:
         return _decode(content["tree"], load_arrays(blob))
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError, struct.error) as error:
-        raise _damaged(file, f"its content can't be understood ({error!r})") from error
+        raise _damaged(file, f"its content cannot be decoded ({error!r})") from error
 
 
 def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
@@ -138,7 +138,7 @@ def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, dict):
         return _encode_dict(value, path, arrays)
     raise CheckpointError(
-        f"{path} is a {type(value).__name__}, which a checkpoint can't hold; "
+        f"{path} is a {type(value).__name__}, which cannot be saved in a checkpoint; "
         "use dicts, lists, strings, numbers, None, numpy arrays or tensors"
     )
 
@@ -147,7 +147,7 @@ def _encode_dict(value: dict, path: str, arrays: list[np.ndarray]) -> dict:
     for key in value:
         if not is_key(key):
             raise CheckpointError(
-                f"{path} has the key {key!r} of type {type(key).__name__}, which a checkpoint can't hold; "
+                f"{path} has the key {key!r} of type {type(key).__name__}, which cannot be saved in a checkpoint; "
                 "use strings, numbers, None or tuples of them"
             )
     if "$" not in value and all(isinstance(key, str) for key in value):
@@ -160,7 +160,7 @@ def _encode_dict(value: dict, path: str, arrays: list[np.ndarray]) -> dict:
 def _encode_array(array: np.ndarray, path: str, arrays: list[np.ndarray]) -> dict:
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or array.dtype == np.longdouble:
         raise CheckpointError(
-            f"{path} is an array of dtype {array.dtype}, which a checkpoint can't hold; use a number dtype"
+            f"{path} is an array of dtype {array.dtype}, which cannot be saved in a checkpoint; use a numeric dtype"
         )
     kind = "array"
     if array.dtype == np.complex128:  # not supported by safetensors
@@ -179,7 +179,7 @@ def _tensor_to_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _infinite_or_nan(value: float) -> str:
-    """Return the number's name, or the bits of a NaN that `float()` does not make from its name."""
+    """Return "inf", "-inf" or "nan", or the hex bits of a NaN that differs from `float("nan")`."""
     bits, name = struct.pack(">d", value), repr(float(value))
     return name if struct.pack(">d", float(name)) == bits else bits.hex()
 
@@ -229,7 +229,7 @@ def _checked_content(file: Path, blob: bytes) -> dict:
     if not fits:
         raise _damaged(file, "its content does not match its checksum")
     if not _is_content(content):
-        raise _damaged(file, "its content is not that of a checkpoint")
+        raise _damaged(file, "its content is not a checkpoint")
     return content
 
 
@@ -246,8 +246,8 @@ def _read(file: Path, hint: str) -> bytes:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{file} does not exist; {hint}") from error
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
-        raise CheckpointError(f"{file} can't be read ({error}); {hint}") from error
+        raise CheckpointError(f"{file} cannot be read ({error}); {hint}") from error
 
 
 def _damaged(file: Path, problem: str) -> CheckpointError:
-    return CheckpointError(f"{file} is damaged: {problem}; take an earlier checkpoint or copy this one again")
+    return CheckpointError(f"{file} is damaged: {problem}; use an earlier checkpoint or copy this one again")

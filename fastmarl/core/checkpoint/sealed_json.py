@@ -1,4 +1,4 @@
-"""Files that are read safely and replaced atomically, and JSON with a content checksum."""
+"""Safe reads and atomic replacement of files, and JSON with a content checksum."""
 
 import errno
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def digest(content: Any) -> str:
-    """Return the SHA-256 of plain data, which is the same before and after a round trip through JSON."""
+    """Return the SHA-256 of plain data; a round trip through JSON does not change it."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -36,7 +36,7 @@ def open_file(path: Path) -> BufferedReader:
     file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     return file
 
 
@@ -45,18 +45,18 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def read_file(path: Path, most_bytes: int = -1) -> bytes:
-    """Return the content of a file; raises OSError like `open_file()`, or if the file has over `most_bytes`."""
+    """Return the content of a file; raise OSError as in `open_file()`, or if it has more than `most_bytes`."""
     with open_file(path) as file:
         if 0 <= most_bytes < os.fstat(file.fileno()).st_size:
-            raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", os.fspath(path))
+            raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", os.fspath(path))
         try:
             return file.read()
         except MemoryError:
-            raise OSError(errno.EFBIG, "it does not fit into memory", os.fspath(path)) from None
+            raise OSError(errno.EFBIG, "does not fit in memory", os.fspath(path)) from None
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file atomically: it contains either the old or the new content, even after a machine crash.
+    """Replace a file atomically: it contains either the old or the new content, even after a system crash.
 
     A killed process may leave a temporary file, `.NAME.` followed by 32 hex digits; errors and interrupts do not.
     """

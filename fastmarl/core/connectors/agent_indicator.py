@@ -16,9 +16,9 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.connectors")
 class AgentIndicator(EnvToModuleConnector):
-    """Appends a one-hot vector that indicates the agent, so that agents sharing a network can act differently.
+    """Appends the one-hot index of the agent to its observations, so that agents sharing a network can act differently.
 
-    Observations must be vectors; use FlattenObservations before this connector for other shapes. The output is float32.
+    Observations must be vectors; put FlattenObservations before this connector for other shapes. The output is float32.
 
     Args:
         agents: All agents of the module, in one-hot order: the i-th agent has its 1 at index i. A set is sorted.
@@ -30,9 +30,9 @@ class AgentIndicator(EnvToModuleConnector):
         if isinstance(agents, set | frozenset):
             agents = in_order("the agents of AgentIndicator", agents)
         if isinstance(agents, str) or not isinstance(agents, Sequence) or not agents:
-            raise ConfigError(f"AgentIndicator needs a list of agent ids, got {agents!r}")
+            raise ConfigError(f"AgentIndicator needs a non-empty list of agent ids, got {agents!r}")
         if len(set(agents)) < len(agents):
-            raise ConfigError(f"AgentIndicator needs different agent ids, got {agents!r}")
+            raise ConfigError(f"AgentIndicator needs unique agent ids, got {agents!r}")
         self.agents = list(agents)
         self._positions = {agent: position for position, agent in enumerate(agents)}
         self._one_hot = np.eye(len(agents), dtype=np.float32)
@@ -50,7 +50,7 @@ class AgentIndicator(EnvToModuleConnector):
     ) -> gym.Space:
         space = input_observation_space
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-            raise ConfigError(f"AgentIndicator needs observations that are vectors, got {space}; put "
+            raise ConfigError(f"AgentIndicator needs vector observations, got {space}; put "
                               f"FlattenObservations before it")  # fmt: skip
         zeros, ones = np.zeros(len(self.agents), np.float32), np.ones(len(self.agents), np.float32)
         low, high = np.concatenate([space.low, zeros]), np.concatenate([space.high, ones])
@@ -70,9 +70,9 @@ class AgentIndicator(EnvToModuleConnector):
         for i in numbers.tolist():
             agent = agents[i][1]
             position = self._positions.get(agent)
-            if position is None:  # made from a checkpoint, where a string may stand for the id
+            if position is None:  # restored from a checkpoint, which may store the id as a string
                 position = self._positions.get(stored_key(agent))
             if position is None:
-                raise rows.error(i, f"AgentIndicator was made for the agents {self.agents}; name all that the module "
-                                 f"acts for")  # fmt: skip
+                raise rows.error(i, f"AgentIndicator was created for agents {self.agents}; pass all agents of the "
+                                 f"module")  # fmt: skip
             self.position_L[rows.lanes[i]] = position

@@ -23,7 +23,7 @@ class Surroundings:
     """Objects that a connector may access besides its rows.
 
     Attributes:
-        episode_of: Function that returns the running episode of an env index as currently recorded; this takes time.
+        episode_of: Function of an env index that returns its running episode as currently recorded; slow.
         module: All modules of the runner.
         metrics: The metrics logger of the runner.
     """
@@ -35,9 +35,9 @@ class Surroundings:
 
 @public("fastmarl.connectors")
 class Rows:
-    """The rows passed to a connector: each is the observation of a single agent, in order of arrival.
+    """The rows passed to a connector, in order of arrival; each is the observation of a single agent.
 
-    The arrays are valid during the call only.
+    The arrays are valid only during the call.
 
     Args:
         table: Table of agents, indexed by lane.
@@ -49,12 +49,12 @@ class Rows:
         surroundings: Other objects that a connector may access.
 
     Attributes:
-        lanes: Lane of the agent of each row, int32 [n]: an index below `n_lanes`, assigned to the agent from its first
-            observation in an episode to its last, and then reused.
+        lanes: Lane of each row's agent, int32 [n]: an index < `n_lanes`, assigned to the agent from its first to its
+            last observation in an episode, and then reused.
         is_final: True if the rows are final observations.
-        block: The recorded data by row: `obs` (leaves), `outputs` and `reward_R`.
+        block: The recorded data, indexed by row: `obs` (leaves), `outputs` and `reward_R`.
         explore: The argument of `sample()`; None if the rows are only being recorded and no module acts yet.
-        columns: Name -> further column of the module batch, array [n, ...]; see `adds_columns` of connectors.
+        columns: Name -> additional column of the module batch, array [n, ...]; see `adds_columns` of connectors.
     """
 
     __slots__ = ("_first", "_prev", "_surroundings", "_table", "block", "columns", "explore", "is_final", "lanes")
@@ -85,21 +85,21 @@ class Rows:
 
     @property
     def n_lanes(self) -> int:
-        """Current length of arrays indexed by lane. It only grows until `make_env()` or `make_module()` resets it."""
+        """Current length of arrays indexed by lane; only grows, until `make_env()` or `make_module()` resets it."""
         return len(self._table.row_L)
 
     @property
     def is_first(self) -> np.ndarray:
-        """True for the first observation of an agent, bool [n]; per-lane data is then still from an earlier agent."""
+        """True for first observations of agents, bool [n]; their per-lane data still belongs to earlier agents."""
         if self.is_final:
             return np.zeros(len(self), bool)
         table, lanes = self._table, self.lanes
         return table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
 
     def former(self, n: int) -> np.ndarray:
-        """Return the n previous rows of the same agents in the block, in order, int64 [len, n]; -1 if missing.
+        """Return the n previous rows of each row's agent in the block, oldest first, int64 [len, n]; -1 if missing.
 
-        A connector that requests n rows needs a `min_lookback_rows` of at least n - 1.
+        A connector that requests n rows needs a `min_lookback_rows` >= n - 1.
         """
         rows = np.empty((len(self), n), np.int64)
         former_rows(self._prev, self.block.prev_R, rows)
@@ -126,7 +126,7 @@ class Rows:
             ConfigError: If there are no episodes, because a `Policy` acts or the rows are only being recorded.
         """
         if self._surroundings is None:
-            raise ConfigError("running episodes are available only where a runner acts: not in a Policy, and not to "
+            raise ConfigError("running episodes are available only while a runner acts, neither in a Policy nor to "
                               "connectors that record")  # fmt: skip
         return self._surroundings
 
@@ -145,12 +145,12 @@ class ConnectorPiece:
     per_agent_state: tuple[str, ...] | None = None
     """Names of the attributes with per-lane data, each an array with one entry per lane.
 
-    They let running episodes continue in another runner. () means that there is no such data. None means that this is
-    unknown, so all episodes restart there.
+    They let running episodes continue in another runner. () means that there is no such data; None means that it is
+    unknown, so that all episodes restart there.
     """
 
     def get_state(self) -> dict[str, Any]:
-        """Return all data that a connector in another runner needs to behave the same, as plain arrays and numbers.
+        """Return all data that a connector in another runner needs to behave identically, as plain arrays and numbers.
 
         {} means that there is none. Per-lane data is excluded; see `per_agent_state`.
         """
@@ -180,13 +180,13 @@ class EnvToModuleConnector(ConnectorPiece):
     records = True
     """True if the output of the connector is recorded, so that it is also used in training.
 
-    If False, the output is only used for acting, and a learner has to compute it again from the episodes.
+    If False, the output is only used for acting, and a learner has to recompute it from the episodes.
     """
 
     reads_record = False
     """True if the connector looks up recorded observations.
 
-    If it does not record, it must be the first of the connectors that do not record.
+    If it does not record, it must precede all other connectors that do not record.
     """
 
     adds_columns = False
@@ -201,8 +201,8 @@ class EnvToModuleConnector(ConnectorPiece):
         """Return the space of the connector output for a single agent; called once, before anything else.
 
         Args:
-            input_observation_space: Space of the observations, after the connectors before this one.
-            input_action_space: Space of the actions.
+            input_observation_space: Observation space after all preceding connectors.
+            input_action_space: Action space.
 
         Raises:
             ConfigError: If the connector does not support these spaces.
@@ -210,7 +210,7 @@ class EnvToModuleConnector(ConnectorPiece):
         return input_observation_space
 
     def __call__(self, obs: Any, rows: Rows) -> Any:
-        """Transform n observations. Each is passed once; a call has at most the rows of a single module and tick.
+        """Transform n observations of a single module and tick; each observation is passed exactly once.
 
         Args:
             obs: Arrays [n, ...], nested like the input space; read-only.
@@ -219,7 +219,7 @@ class EnvToModuleConnector(ConnectorPiece):
         Returns:
             Arrays [n, ...], nested like the output space.
         """
-        raise NotImplementedError(f"{type(self).__name__} needs a __call__(obs, rows)")
+        raise NotImplementedError(f"{type(self).__name__} must implement __call__(obs, rows)")
 
 
 @public("fastmarl.connectors")
@@ -239,9 +239,9 @@ class ModuleToEnvConnector(ConnectorPiece):
             rows: The rows of these outputs.
 
         Returns:
-            Outputs of the same form. All of them are recorded, so names, dtypes and shapes must not vary between ticks.
+            Outputs in the same form. All of them are recorded, so names, dtypes and shapes must not vary between ticks.
         """
-        raise NotImplementedError(f"{type(self).__name__} needs a __call__(outputs, rows)")
+        raise NotImplementedError(f"{type(self).__name__} must implement __call__(outputs, rows)")
 
 
 @public("fastmarl.connectors")
@@ -266,7 +266,7 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
 
 
 def are_boxes(space: gym.Space) -> list[bool]:
-    """Return, for each leaf of an observation space, True if it is a Box and not an action mask."""
+    """Return a bool for each leaf of an observation space, True if it is a Box other than an action mask."""
     return [
         isinstance(leaf_space, gym.spaces.Box) and not set(MASK_KEYS) & set(leaf.path)
         for leaf, leaf_space in zip(RowLayout(space).leaves, leaf_spaces(space), strict=True)

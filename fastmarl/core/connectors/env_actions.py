@@ -31,7 +31,7 @@ from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.spaces.values import can_hold, described, narrowest
 from fastmarl.core.store.block import Key
 
-WIDEST = 8  # bytes of an integer
+WIDEST = 8  # bytes of the widest integer
 TINY, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
@@ -42,7 +42,7 @@ class EnvActions(ModuleActions):
     Args:
         module_id, space: The module and its action space.
         connectors: The output connectors of the module, if any.
-        normalize, clip: The options of these names in RLlib; `normalize` takes precedence.
+        normalize, clip: The options `normalize_actions` and `clip_actions`; the former takes precedence.
         as_arrays: True if actions will be read with `take()` instead of as dicts keyed by agent.
 
     Attributes:
@@ -80,10 +80,10 @@ class EnvActions(ModuleActions):
     def set(self, first: int, n: int, outputs: dict[Key, np.ndarray], rows: Rows | None = None) -> None:
         """Set the actions of rows first .. first + n from module outputs.
 
-        If connectors may change the actions for the env, the result is added to the outputs.
+        If connectors may change the actions for the env, the result is added to `outputs`.
 
         Args:
-            rows: The same rows, for connectors; None skips connectors.
+            rows: The same rows, to pass to connectors; None skips connectors.
 
         Raises:
             ModuleOutputError: If the actions do not have the shape or structure of the action space, or its dtype
@@ -94,7 +94,7 @@ class EnvActions(ModuleActions):
         for key, shape, leaf in self._leaves:
             raw = outputs.get(key)
             if raw is None or raw.shape != (n, *shape) or raw.dtype.kind == "c":
-                got = f"none among the outputs {list(outputs)}" if raw is None else f"shape {raw.shape} of {raw.dtype}"
+                got = f"only outputs {list(outputs)}" if raw is None else f"shape {raw.shape} and dtype {raw.dtype}"
                 problem = f"expected {key} of shape {(n, *shape)} for the action space {self._space}, got {got}"
                 raise ModuleOutputError(self._module_id, problem)
             arrays.append(leaf.for_env(raw))
@@ -120,9 +120,9 @@ class EnvActions(ModuleActions):
         for key, array in own.items():
             got = made.get(key)
             if got is None or got.shape != array.shape or not can_hold(array.dtype, got):
-                there = f"none among {list(made)}" if got is None else f"{described(got)}: {shown(got)}"
+                there = f"only outputs {list(made)}" if got is None else f"{described(got)}: {shown(got)}"
                 name = class_name(connectors.after_clipping[-1])
-                problem = f"expected {key} of shape {array.shape} that {array.dtype} can hold, got {there}"
+                problem = f"expected {key} of shape {array.shape} that fit in {array.dtype}, got {there}"
                 raise ConnectorError(self._module_id, name, problem)
             made[key] = np.array(got, array.dtype, order="C")
         outputs.clear()
@@ -130,7 +130,7 @@ class EnvActions(ModuleActions):
         return [made[key] for key in own]
 
     def of_row(self, raw: np.ndarray) -> Any:
-        """Return the action sent to the env for a raw action [1, ...], as a copy. Not for Dict and Tuple spaces.
+        """Return a copy of the action sent to the env for a raw action [1, ...]; not for Dict and Tuple spaces.
 
         Raises:
             ModuleOutputError: If the dtype of the space cannot represent it.
@@ -246,7 +246,7 @@ class _LeafActions:
         return out
 
     def _check_held(self, actions: np.ndarray) -> None:
-        """Raise ModuleOutputError if actions would wrap in an integer space, or a choice has a fractional part."""
+        """Raise ModuleOutputError if actions would overflow an integer dtype, or a choice has a fractional part."""
         if self._dtype.kind not in "iu" or np.can_cast(actions.dtype, self._dtype) or not actions.size:
             return
         if actions.dtype.kind == "f":
@@ -254,8 +254,8 @@ class _LeafActions:
         limits = np.iinfo(self._dtype)
         is_held = limits.min - 1 < actions.min() and actions.max() < limits.max + 1  # False for NaN
         if not is_held or (actions.dtype.kind == "f" and not self._is_box and (actions % 1).any()):
-            whole = "" if self._is_box else "whole "
-            problem = (f"expected {whole}actions that {self._dtype} can hold, for {self.space}, got "
+            whole = "" if self._is_box else "integer "
+            problem = (f"expected {whole}actions that fit in {self._dtype}, for {self.space}, got "
                        f"{described(actions)}: {shown(actions)}")  # fmt: skip
             raise ModuleOutputError(self._module_id, problem)
 
@@ -278,7 +278,7 @@ class _LeafActions:
         return self._memory[:n]
 
     def random(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """Return raw actions [n, *shape], and the log-probability (density) of each."""
+        """Return raw actions [n, *shape] and the log-probability (density) of each."""
         space, shape = self.space, self._shape
         if isinstance(space, gym.spaces.Discrete):
             return rng.integers(int(space.n), size=n), -math.log(space.n)
@@ -298,7 +298,7 @@ class _LeafActions:
     def _random_far(
         self, n: int, rng: np.random.Generator, low: np.ndarray, high: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Sample between bounds beyond float32, or farther apart than the float64 range, in the dtype of the space."""
+        """Sample between bounds that are farther apart than the float32 range, in the dtype of the space."""
         share = rng.random((n, *self._shape))
         log_width = np.log(np.maximum(high / 2 - low / 2, TINY)) + math.log(2)
         return (low * (1 - share) + high * share).astype(self._dtype), -float(log_width.sum())

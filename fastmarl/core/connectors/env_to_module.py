@@ -28,7 +28,7 @@ State = dict[str, dict[str, Any]]  # module id -> name of the connector -> its s
 
 @public("fastmarl.connectors")
 class EnvToModule(Mapping[str, ModuleConnectors]):
-    """Mapping of module id -> its connectors, if any; reads and restores the state of connectors of a given class.
+    """Mapping of module id -> its connectors; gets, sets and merges the state of connectors of a given class.
 
     Args:
         of_modules: Module id -> its connectors.
@@ -49,7 +49,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         return len(self._of_modules)
 
     def sides(self) -> "dict[str, EnvToModule]":
-        """Return, for each option, this mapping with a state that covers only the connectors given by that option."""
+        """Return option -> this mapping, with a state that covers only the connectors given by that option."""
         return {option: EnvToModule(self, kind) for option, kind in KINDS.items()}
 
     def _named(self, module_id: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         if unknown:
             there = [f"{module_id}/{name}" for module_id, each in known.items() for name in each]
             raise ConfigError(
-                f"the state of connectors has {sorted(unknown)}, but the connectors with a state are {there}"
+                f"the state of connectors has unknown keys {sorted(unknown)}; the connectors with a state are {there}"
             )
         for module_id, each in state.items():
             connectors = self._named(module_id) if each else {}
@@ -94,7 +94,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         """Restore `state`: all or part of the result of `get_state()` or `merge_states()`.
 
         Raises:
-            ConfigError: See `check_state()`; nothing changes then.
+            ConfigError: As in `check_state()`; nothing is changed then.
         """
         self.check_state(state)
         for module_id, each in state.items():
@@ -105,7 +105,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
     def merge_states(self, states: Sequence[State]) -> State:
         """Merge the states of several runners by adding the counts of each runner since the last merge.
 
-        Pass the result to `set_state()` of all of these runners. This object does not change.
+        Pass the result to `set_state()` of all of these runners. This object is not changed.
 
         Raises:
             ConfigError: If the states belong to different connectors.
@@ -116,7 +116,8 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
             lacking = [name for name in each if not all(name in state.get(module_id, {}) for state in states)]
             if lacking or not states:
                 lacking = lacking or list(each)
-                raise ConfigError(f"merge_states() needs at least one state, each with {lacking} of {module_id!r}")
+                raise ConfigError(f"merge_states() needs at least one state, each with {lacking} of module "
+                                  f"{module_id!r}")  # fmt: skip
             merged[module_id] = {
                 name: connectors[name].merge_states([state[module_id][name] for state in states]) for name in each
             }
@@ -124,7 +125,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
 
 
 def named(connectors: Sequence[Any]) -> dict[str, Any]:
-    """Return name -> connector; a name is the class name, followed by the index if several share that class."""
+    """Return name -> connector; names are class names, with the index appended if several share a class."""
     classes = [class_name(connector) for connector in connectors]
     return {
         name if classes.count(name) == 1 else f"{name}_{index}": connector
@@ -137,15 +138,15 @@ def connectors_for(option: str, given: Any, module_id: str, env: Any, spaces: An
 
     Args:
         option: "env_to_module_connector" or "module_to_env_connector".
-        given: None, a connector, a list of them, a function that returns these, or a dict of module id -> any of these.
-            The function is called as in RLlib: with `(env, spaces, device)` before the module, `(env, spaces)` after
-            it.
+        given: None, a connector, a list of them, a function that returns either, or a dict of module id -> any of
+            these. The function is called as in RLlib: with `(env, spaces, device)` before the module, and with
+            `(env, spaces)` after it.
         module_id: Id of the module.
         env, spaces, device: Arguments of the function; spaces are a dict of module id -> (observation space, action
             space).
 
     Raises:
-        ConfigError: If something is not a connector for this side of the module.
+        ConfigError: If an object is not a connector for this side of the module.
     """
     if isinstance(given, Mapping):
         given = given.get(module_id)
@@ -175,5 +176,5 @@ def connectors_for(option: str, given: Any, module_id: str, env: Any, spaces: An
 def _check_kind(where: str, pieces: Sequence[Any], kind: type[ConnectorPiece]) -> None:
     for piece in pieces:
         if not isinstance(piece, kind):
-            hint = f"; make an object: {piece.__name__}()" if isinstance(piece, type) else ""
+            hint = f"; pass an instance: {piece.__name__}()" if isinstance(piece, type) else ""
             raise ConfigError(f"{where}: expected fastmarl.connectors.{kind.__name__}, got {piece!r}{hint}")

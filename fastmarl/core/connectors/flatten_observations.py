@@ -30,7 +30,7 @@ class FlattenObservations(EnvToModuleConnector):
         spaces: list[Any] = leaf_spaces(input_observation_space)
         unfit = [space for space in spaces if not isinstance(space, NUMERIC)]
         if unfit:
-            raise ConfigError(f"FlattenObservations can't convert {unfit[0]} in {input_observation_space} to numbers; "
+            raise ConfigError(f"FlattenObservations does not support {unfit[0]} in {input_observation_space}; "
                               f"drop that leaf in a connector before it")  # fmt: skip
         self._layout = RowLayout(input_observation_space)
         self._leaf_spaces = spaces
@@ -60,6 +60,6 @@ def _one_hot(values: np.ndarray, space: Any, out: np.ndarray, rows: Rows) -> Non
     unfit = ((choices < 0) | (choices >= sizes)).any(1)
     if unfit.any():
         i = int(np.argmax(unfit))
-        raise rows.error(i, f"{values[i]} is not in {space}; return what the observation space promises")
+        raise rows.error(i, f"{values[i]} is not in {space}; return observations of the declared space")
     out[:] = 0
     out[np.arange(len(rows))[:, None], choices + np.cumsum(sizes) - sizes] = 1

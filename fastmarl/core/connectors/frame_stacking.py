@@ -19,9 +19,9 @@ from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 class FrameStacking(EnvToModuleConnector):
     """Concatenates the last `num_frames` observations of an agent along the last axis, oldest first.
 
-    Boxes of shape [..., c] become [..., num_frames * c], scalars [num_frames]. Missing frames before the first
-    observation are zeros. Only Boxes are stacked, except action masks. Episodes contain single frames; `stack_frames()`
-    converts them to the module input.
+    Boxes of shape [..., c] become [..., num_frames * c], scalars become [num_frames]. Missing frames before the first
+    observation are zeros. Only Boxes other than action masks are stacked. Episodes contain single frames;
+    `stack_frames()` converts them to the module input.
     """
 
     per_agent_state = ()
@@ -30,7 +30,7 @@ class FrameStacking(EnvToModuleConnector):
 
     def __init__(self, num_frames: int = 4):
         if not is_integer(num_frames) or num_frames < 1:
-            raise ConfigError(f"num_frames must be an integer of at least 1, got {num_frames!r}")
+            raise ConfigError(f"num_frames must be a positive integer, got {num_frames!r}")
         self.num_frames = int(num_frames)
         self.min_lookback_rows = num_frames - 1
 
@@ -41,7 +41,7 @@ class FrameStacking(EnvToModuleConnector):
         self._layout = RowLayout(input_observation_space)
         self._stacked = are_boxes(input_observation_space)
         if not any(self._stacked):
-            raise ConfigError(f"FrameStacking finds no Box in {input_observation_space}; leave it out, or put "
+            raise ConfigError(f"FrameStacking found no Box in {input_observation_space}; remove it, or put "
                               f"FlattenObservations before it")  # fmt: skip
         spaces = [
             _stacked_space(leaf, self.num_frames) if is_in else leaf
@@ -75,9 +75,9 @@ def stack_frames(part: SingleAgentEpisode, num_frames: int, indices: Any = None)
     """
     n_before = min(num_frames - 1, part.t_started)
     if part.lookback < n_before:
-        raise EpisodeError(f"agent {part.agent_id!r}: {num_frames} frames need a lookback of {n_before}, but it is "
-                           f"{part.lookback}; sample with FrameStacking({num_frames}), or keep more when slicing: "
-                           f"len_lookback_buffer={n_before}")  # fmt: skip
+        raise EpisodeError(f"agent {part.agent_id!r}: {num_frames} frames need a lookback of {n_before}, got "
+                           f"{part.lookback}; sample with FrameStacking({num_frames}), or pass "
+                           f"len_lookback_buffer={n_before} when slicing")  # fmt: skip
     if part.observation_space is None:
         raise EpisodeError(f"agent {part.agent_id!r}: the episode has no observation_space; pass one to from_state()")
     layout, first = RowLayout(part.observation_space), part.lookback - n_before
@@ -96,7 +96,7 @@ def _stacked_space(box: Any, num_frames: int) -> gym.Space:
 
 
 def _gather(recorded: np.ndarray, rows_NF: np.ndarray) -> np.ndarray:
-    """Stack frames of a recorded leaf [rows, ..., channels] to [n, ..., frames * channels]."""
+    """Stack frames of a recorded leaf [rows, ..., channels] into an array [n, ..., frames * channels]."""
     n, num_frames = rows_NF.shape
     shape = recorded.shape[1:] or (1,)
     points, channels = math.prod(shape[:-1]), shape[-1]
@@ -106,7 +106,7 @@ def _gather(recorded: np.ndarray, rows_NF: np.ndarray) -> np.ndarray:
 
 
 def _windows(frames: np.ndarray, num_frames: int, n_before: int, chosen: Any) -> np.ndarray:
-    """Stack frames [n_before + n, ...] to [n, ..., frames * c], with zeros for missing frames before them."""
+    """Stack frames [n_before + n, ...] into [n, ..., frames * c], with zeros for missing frames before them."""
     lacking = num_frames - 1 - n_before
     if frames.ndim == 1:
         frames = frames[:, None]

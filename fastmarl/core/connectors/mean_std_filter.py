@@ -36,8 +36,8 @@ class MeanStdFilter(EnvToModuleConnector):
     Args:
         de_mean_to_zero: Subtract the mean.
         de_std_to_one: Divide by the standard deviation.
-        clip_by_value: Clip results to -clip_by_value .. clip_by_value; None disables clipping.
-        update_stats: Count observations. False freezes the statistics, for evaluation. The attribute of the same name
+        clip_by_value: Clip results to [-clip_by_value, clip_by_value]; None disables clipping.
+        update_stats: Update the statistics; pass False to freeze them, for evaluation. The attribute of the same name
             may be changed at any time.
     """
 
@@ -52,7 +52,7 @@ class MeanStdFilter(EnvToModuleConnector):
         update_stats: bool = True,
     ):
         if clip_by_value is not None and not clip_by_value > 0:
-            raise ConfigError(f"clip_by_value must be None or a number above 0, got {clip_by_value!r}")
+            raise ConfigError(f"clip_by_value must be None or a positive number, got {clip_by_value!r}")
         self.de_mean_to_zero = de_mean_to_zero
         self.de_std_to_one = de_std_to_one
         self.clip_by_value = clip_by_value
@@ -66,7 +66,7 @@ class MeanStdFilter(EnvToModuleConnector):
         self._normalised = are_boxes(input_observation_space)
         boxes = [leaf for leaf, is_in in zip(layout.leaves, self._normalised, strict=True) if is_in]
         if not boxes:
-            raise ConfigError(f"MeanStdFilter finds no Box in {input_observation_space}; leave it out, or put "
+            raise ConfigError(f"MeanStdFilter found no Box in {input_observation_space}; remove it, or put "
                               f"FlattenObservations before it")  # fmt: skip
         self._moments = [Moments(*(RunningMeanStd(math.prod(leaf.shape)) for _ in Moments._fields)) for leaf in boxes]
         bound = math.inf if self.clip_by_value is None else self.clip_by_value
@@ -80,12 +80,12 @@ class MeanStdFilter(EnvToModuleConnector):
 
     @property
     def stats(self) -> list[RunningMeanStd]:
-        """Statistics by which observations are normalised, one per Box."""
+        """Statistics used to normalise observations, one per Box."""
         return [moments.stats for moments in self._moments]
 
     @property
     def delta(self) -> list[RunningMeanStd]:
-        """Statistics counted here since the last state from `merge_states()` was set, one per Box."""
+        """Statistics collected here since a state from `merge_states()` was last set, one per Box."""
         return [moments.delta for moments in self._moments]
 
     def __call__(self, obs: Any, rows: Rows) -> Any:
@@ -113,7 +113,7 @@ class MeanStdFilter(EnvToModuleConnector):
         return out.reshape(leaf.shape)
 
     def get_state(self) -> dict[str, Any]:
-        """Return "stats" and its two parts: "base", shared by all runners, and "delta", counted here."""
+        """Return "stats" and its two parts: "base", shared by all runners, and "delta", collected here."""
         return {name: [getattr(moments, name).get_state() for moments in self._moments] for name in Moments._fields}
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -124,8 +124,8 @@ class MeanStdFilter(EnvToModuleConnector):
                 raise ConfigError(f"{name!r} of a MeanStdFilter must be a list, got {type(state[name]).__name__}")
             given, sizes = [_size(each) for each in state[name]], [moments.mean.size for moments in self.stats]
             if given != sizes:
-                raise ConfigError(f"this state of a MeanStdFilter is for Boxes with {given} numbers, but its "
-                                  f"observations have {sizes}")  # fmt: skip
+                raise ConfigError(f"the state of a MeanStdFilter is for Boxes of sizes {given}, but its observations "
+                                  f"have Boxes of sizes {sizes}")  # fmt: skip
             for moments, each in zip(self.stats, state[name], strict=True):
                 moments.check_state(each)
 
@@ -133,14 +133,14 @@ class MeanStdFilter(EnvToModuleConnector):
         """Restore a state of a runner, including its `delta`, or one from `merge_states()`, whose delta is empty.
 
         Raises:
-            ConfigError: See `check_state()`; nothing changes then.
+            ConfigError: As in `check_state()`; nothing is changed then.
         """
         self.check_state(state)
         boxes = zip(*(state[name] for name in Moments._fields), strict=True)
         self._moments = [Moments(*map(_moments_of, states)) for states in boxes]
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Merge `states`: add the "delta" of each to their common "base", the one with the highest count."""
+        """Merge `states` by adding each "delta" to the common "base", which is the one with the highest count."""
         for state in states:
             self.check_state(state)
         merged = []
@@ -155,13 +155,13 @@ class MeanStdFilter(EnvToModuleConnector):
 
 
 def _size(state: Any) -> int | None:
-    """Return the number of elements in a row, given the state of the moments."""
+    """Return the row size in a state of moments, or None if its mean is invalid."""
     mean = state.get("mean") if isinstance(state, Mapping) else None
     return int(np.size(mean)) if isinstance(mean, np.ndarray | list) else None
 
 
 def _moments_of(state: Mapping[str, Any]) -> RunningMeanStd:
-    """Restore moments from a state that was already checked."""
+    """Restore moments from a state that has already been checked."""
     moments = RunningMeanStd(np.size(state["mean"]))
     moments.set_state(state)
     return moments

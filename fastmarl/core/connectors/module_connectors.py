@@ -36,8 +36,8 @@ class ModuleConnectors:
         batches: True if the module inputs differ from the recorded observations.
         min_lookback_rows: Number of rows of each agent to carry over besides its last one.
         outputs: The output connectors.
-        adds_columns: True if module batches may have further columns besides observations.
-        columns: Name -> further column of the last batch, array [n, ...].
+        adds_columns: True if module batches may have other columns besides observations.
+        columns: Name -> additional column of the last batch, array [n, ...].
 
     Raises:
         ConfigError: If an object is not a connector, or connectors are in the wrong order or do not support the spaces.
@@ -63,7 +63,7 @@ class ModuleConnectors:
         spaces = [observation_space]
         for connector in self._of_obs:
             spaces.append(connector.recompute_output_observation_space(spaces[-1], action_space))
-        self._layouts = [  # data that is not recorded yet is not rounded either
+        self._layouts = [  # data is not rounded before it is recorded
             RowLayout(space, keep_float64=keep_float64 or index < self._n_recording)
             for index, space in enumerate(spaces)
         ]
@@ -96,7 +96,7 @@ class ModuleConnectors:
         return all(connector.per_agent_state is not None for connector in self.connectors)
 
     def of_lanes(self, lanes: np.ndarray) -> list[dict[str, np.ndarray]]:
-        """Return, for each connector, a dict of name -> data of these lanes (int32 [n]), array [n, ...]."""
+        """Return for each connector a dict of name -> per-lane data [n, ...] of these lanes (int32 [n])."""
         return [
             {name: _taken(getattr(connector, name), lanes) for name in connector.per_agent_state or ()}
             for connector in self.connectors
@@ -104,7 +104,7 @@ class ModuleConnectors:
 
     def check_of_lanes(self, n: int, state: Any) -> None:
         """Raise ConfigError unless `of_lanes()` of n lanes could have returned `state`."""
-        what = f"what the connectors of module {self.module_id!r} keep by lane"
+        what = f"the per-lane data of connectors of module {self.module_id!r}"
         if not isinstance(state, list) or len(state) != len(self.connectors):
             raise ConfigError(f"{what} must be a list of {len(self.connectors)} dicts, got {state!r:.200}")
         for connector, arrays in zip(self.connectors, state, strict=True):
@@ -139,7 +139,7 @@ class ModuleConnectors:
         return Rows(self._table, block, first, end, is_final=False, explore=explore, surroundings=self._surroundings)
 
     def batch(self, block: Block, first: int, end: int, *, explore: bool) -> list[np.ndarray]:
-        """Return the leaves of the module input at rows first .. end, [n, ...] each."""
+        """Return the leaves of the module input for rows first .. end, each [n, ...]."""
         rows = self.rows(block, first, end, explore=explore)
         leaves = self._run(self._n_recording, len(self._of_obs), [leaf[first:end] for leaf in block.obs], rows)
         self.columns = rows.columns
@@ -153,7 +153,7 @@ class ModuleConnectors:
             block.n_connected = end
 
     def _record_finals(self, block: Block, first: int, end: int, at: int) -> None:
-        """Record final observations that arrived after `at` rows; if `at` is -1, none arrived: repeat the last row."""
+        """Record final observations that arrived after `at` rows; if `at` is -1, none did, so repeat the last row."""
         if at < 0:
             for leaf, final_leaf in zip(block.obs, block.final_obs, strict=True):
                 final_leaf[first:end] = leaf[block.final_prev_F[first:end]]
@@ -182,7 +182,7 @@ class ModuleConnectors:
         try:
             leaves = layout.leaves_of(obs)
         except (KeyError, IndexError, TypeError) as error:
-            problem = f"expected arrays nested as {layout.space}, got {type(obs).__name__}: {error!r}"
+            problem = f"expected arrays nested like {layout.space}, got {type(obs).__name__}: {error!r}"
             raise ConnectorError(self.module_id, name, problem) from error
         for values, leaf in zip(leaves, layout.leaves, strict=True):
             is_array = isinstance(values, np.ndarray)
@@ -199,7 +199,7 @@ class ModuleConnectors:
 
 
 def _taken(of_lanes: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-    """Read entries of lanes, with 0 for lanes beyond the end of the array, which have no data yet."""
+    """Return the entries of these lanes, with 0 for lanes beyond the end of the array, which have no data yet."""
     taken = np.zeros((len(lanes), *of_lanes.shape[1:]), of_lanes.dtype)
     is_there = lanes < len(of_lanes)
     taken[is_there] = of_lanes[lanes[is_there]]
@@ -220,8 +220,8 @@ def _of_observations(module_id: str, connectors: Sequence[Any]) -> list[EnvToMod
         if not isinstance(connector, EnvToModuleConnector):
             continue
         if made_for_acting and (connector.records or connector.reads_record):
-            raise ConfigError(f"env_to_module_connector of module {module_id!r}: {name} works on the record, so it "
-                              f"must come before {made_for_acting}, which is not recorded")  # fmt: skip
+            raise ConfigError(f"env_to_module_connector of module {module_id!r}: {name} needs recorded observations, "
+                              f"so it must come before {made_for_acting}, which does not record")  # fmt: skip
         if not connector.records:
             made_for_acting = name
         of_obs.append(connector)

@@ -1,4 +1,4 @@
-"""Applies user-defined connectors to module outputs, in their order relative to the default ones of RLlib."""
+"""Applies user-defined connectors to module outputs, ordered relative to the default connectors of RLlib."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,8 @@ class OutputConnectors:
 
     Args:
         module_id: Id of the module.
-        connectors: In order of application. A missing `GetActions` is put first, a missing `NormalizeAndClipActions`
-            last, as in the default pipeline of RLlib.
+        connectors: In order of application. A missing `GetActions` is inserted first, and a missing
+            `NormalizeAndClipActions` last, as in the default pipeline of RLlib.
 
     Attributes:
         before_actions, after_actions, after_clipping: Connectors that change the logits, the recorded actions, and the
@@ -37,7 +37,7 @@ class OutputConnectors:
         found = [kind for kind in kinds if kind in PLACES]
         if found != [kind for kind in PLACES if kind in found]:
             raise ConfigError(f"module_to_env_connector of module {module_id!r}: GetActions and "
-                              f"NormalizeAndClipActions may occur once each, in this order; got "
+                              f"NormalizeAndClipActions may each occur once, in this order, got "
                               f"{[kind.__name__ for kind in kinds]}")  # fmt: skip
         clips_at = kinds.index(NormalizeAndClipActions) if NormalizeAndClipActions in kinds else len(kinds)
         acts_at = kinds.index(GetActions) if GetActions in kinds else -1
@@ -67,10 +67,10 @@ class OutputConnectors:
             for key, array in outputs.items():
                 if not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc" or len(array) != len(rows):
                     got = shown(array) if not isinstance(array, np.ndarray) else f"{array.dtype} {array.shape}"
-                    problem = f"expected output {key!r} as an array of numbers with {len(rows)} rows, got {got}"
+                    problem = f"expected output {key!r} to be a numeric array with {len(rows)} rows, got {got}"
                     raise ConnectorError(self._module_id, name, problem)
                 if name_of(key) in CHECKED and array.dtype.kind == "f" and np.isnan(array).any():
-                    raise ConnectorError(self._module_id, name, f"expected numbers as output {key!r}, got NaN")
+                    raise ConnectorError(self._module_id, name, f"expected numbers in output {key!r}, got NaN")
                 if key in before and array.dtype.kind == before[key].dtype.kind == "f":
                     outputs[key] = array.astype(before[key].dtype, copy=False)
         return outputs

@@ -15,7 +15,7 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl")
 class RunningMeanStd:
-    """Count, mean and variance of all rows seen, per column. Moments of several runners can be merged.
+    """Count, mean and variance of all rows seen, per column. Moments from several runners can be merged.
 
     ```python
     moments = fastmarl.RunningMeanStd(18)
@@ -52,8 +52,8 @@ class RunningMeanStd:
     ) -> int:
         """Write rows [n, size], normalised to mean 0 and standard deviation 1, to `out`, float32 [n, size].
 
-        Each row is added (if `update`) and then normalised by all rows up to and including it, so the result does not
-        depend on how rows are split into calls. Before any row, the mean is 0 and the standard deviation 1.
+        Each row is added (if `update`) and then normalised by the statistics of all rows so far, so the result does not
+        depend on how rows are split into calls. Before the first row, the mean is 0 and the standard deviation 1.
 
         Args:
             rows: Rows to normalise.
@@ -64,7 +64,7 @@ class RunningMeanStd:
             clip: Clip the result to [-clip, clip].
 
         Returns:
-            -1, or the index of the first row with an infinite number or NaN; that row and later ones are neither added
+            -1, or the index of the first row that contains NaN or infinity; that row and later ones are neither added
             nor written.
         """
         mean, m2 = (self.mean.copy(), self._m2.copy()) if update else (self.mean, self._m2)
@@ -120,7 +120,7 @@ class RunningMeanStd:
         """Restore `state`, a result of `get_state()`.
 
         Raises:
-            ConfigError: See `check_state()`; nothing changes then.
+            ConfigError: As in `check_state()`; nothing is changed then.
         """
         self._become(*self._read(state))
 
@@ -132,7 +132,7 @@ class RunningMeanStd:
             float_array(f"{name!r} of running moments", state[name], self.mean.shape) for name in ("mean", "m2")
         )
         if (m2 < 0).any():
-            raise ConfigError(f"'m2' of running moments is a sum of squares, got {m2.min()}")
+            raise ConfigError(f"'m2' of running moments must be >= 0, got {m2.min()}")
         return count, mean, m2
 
 

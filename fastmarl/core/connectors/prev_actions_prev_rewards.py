@@ -17,12 +17,12 @@ from fastmarl.core.store.block import Block
 
 @public("fastmarl.connectors")
 class PrevActionsPrevRewards(EnvToModuleConnector):
-    """Converts each observation to a dict of itself and the previous actions and rewards of the agent, oldest first.
+    """Wraps each observation in a dict with the previous actions and rewards of the agent, oldest first.
 
-    Actions are the recorded raw actions of the policy as float32, with Discrete and MultiDiscrete leaves one-hot.
-    Rewards are the recorded ones as float32; each is the sum of the rewards between an action and the next observation.
-    Steps before the first one of the agent are zeros. For networks with vector inputs, add FlattenObservations after
-    it.
+    Actions are the recorded raw actions of the policy as float32, with Discrete and MultiDiscrete leaves one-hot
+    encoded. Rewards are the recorded rewards as float32, each the sum of the rewards between an action and the next
+    observation. Steps before the first step of the agent are zeros. For networks with vector inputs, add
+    FlattenObservations after this connector.
 
     Args:
         n_prev_actions: Number of actions; 0 omits their entry.
@@ -37,9 +37,9 @@ class PrevActionsPrevRewards(EnvToModuleConnector):
     def __init__(self, *, n_prev_actions: int = 1, n_prev_rewards: int = 1):
         for name, n in (("n_prev_actions", n_prev_actions), ("n_prev_rewards", n_prev_rewards)):
             if not isinstance(n, int) or isinstance(n, bool) or n < 0:
-                raise ConfigError(f"{name} must be an integer of at least 0, got {n!r}")
+                raise ConfigError(f"{name} must be an integer >= 0, got {n!r}")
         if not n_prev_actions and not n_prev_rewards:
-            raise ConfigError("PrevActionsPrevRewards with n_prev_actions=0 and n_prev_rewards=0 adds nothing")
+            raise ConfigError("PrevActionsPrevRewards needs n_prev_actions or n_prev_rewards > 0, got 0 for both")
         self.n_prev_actions = n_prev_actions
         self.n_prev_rewards = n_prev_rewards
         self.min_lookback_rows = max(n_prev_actions, n_prev_rewards) - 1
@@ -95,4 +95,4 @@ def _encoding(space: Any) -> tuple[np.ndarray | None, int]:
         return np.array(choices, np.int64), sum(choices)
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
         return None, int(np.prod(space.shape))
-    raise ConfigError(f"PrevActionsPrevRewards can't convert the action space {space} to numbers")
+    raise ConfigError(f"PrevActionsPrevRewards does not support the action space {space}")

@@ -36,7 +36,7 @@ def is_rllib_piece(given: Any) -> bool:
 
 
 def class_name(connector: object) -> str:
-    """Return the class name of a connector, or of the wrapped objects for pieces with the RLlib interface."""
+    """Return the class name of a connector, or those of the pieces that an `RLlibPieces` wraps."""
     return connector.name if isinstance(connector, RLlibPieces) else type(connector).__name__
 
 
@@ -75,7 +75,7 @@ class RLlibPieces(ConnectorPiece):
                 metrics=surroundings.metrics,
             )
             if not isinstance(batch, dict):
-                problem = f"expected the batch from __call__(), got {shown(batch)}"
+                problem = f"expected __call__() to return a batch (dict), got {shown(batch)}"
                 raise ConnectorError(self._module_id, type(piece).__name__, problem)
         return batch
 
@@ -90,7 +90,7 @@ class RLlibPieces(ConnectorPiece):
         try:
             return nested_struct({path: np.stack([row[path] for row in rows]) for path in rows[0]})
         except (ValueError, TypeError) as error:
-            raise self._error(f"expected items of one shape in batch[{name!r}]: {error}") from error
+            raise self._error(f"expected items of the same shape in batch[{name!r}]: {error}") from error
 
     def _error(self, problem: str) -> ConnectorError:
         return ConnectorError(self._module_id, self.name, problem)
@@ -99,9 +99,9 @@ class RLlibPieces(ConnectorPiece):
 class EnvToModulePieces(RLlibPieces, EnvToModuleConnector):
     """Pieces between observations and the module.
 
-    As in RLlib, the first piece gets an empty batch; all pieces get copies of the episodes. Columns added as `{name:
-    {(episode id, agent id, module id): [item]}}` are passed to the module. A column "obs" replaces the last
-    observations of the episodes; alternatively, pieces may overwrite those in the episodes. None of this is recorded.
+    As in RLlib, the first piece receives an empty batch, and all pieces receive copies of the episodes. Columns added
+    as `{name: {(episode id, agent id, module id): [item]}}` are passed to the module. A column "obs" replaces the last
+    observations of the episodes; alternatively, pieces may overwrite these in the episodes. None of this is recorded.
     """
 
     records = False

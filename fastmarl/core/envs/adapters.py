@@ -1,4 +1,4 @@
-"""The accepted kinds of envs, and their adapters to MultiAgentEnv."""
+"""The supported kinds of envs and their adapters."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ ADAPTERS = (
 
 
 def as_multi_agent_env(env: Any) -> Any:
-    """Return the object to sample from: multi-agent envs unchanged, others wrapped in their adapter (see ADAPTERS).
+    """Return a multi-agent env or ArrayEnv unchanged, or wrap any other env in its adapter (see ADAPTERS).
 
-    RLlib's MultiAgentEnv and custom envs are recognised by their attributes, without importing Ray: `reset()`,
-    `step()`, and one of `possible_agents`, `get_observation_space()`, `observation_spaces` or, if it is not a
+    To avoid importing Ray, RLlib's MultiAgentEnv and custom envs are recognised by their attributes: `reset()`,
+    `step()`, and one of `possible_agents`, `get_observation_space()`, `observation_spaces` or, if the env is not a
     gymnasium.Env, `observation_space`.
 
     Raises:
-        EnvCheckError: If `env` is anything else; the message names its type and a remedy.
+        EnvCheckError: If `env` is anything else.
     """
     if isinstance(env, (MultiAgentEnv, ArrayEnv)):
         return env
@@ -59,5 +59,5 @@ def as_multi_agent_env(env: Any) -> Any:
     if hasattr(env, "observation_space") and not isinstance(env, gym.Env):
         return env
     name = type(env).__name__
-    raise EnvCheckError(f"expected {ACCEPTED}, got {name}, an environment of one agent; if it has several, list their "
-                        f"ids in its attribute possible_agents")  # fmt: skip
+    raise EnvCheckError(f"expected {ACCEPTED}, got {name}, a single-agent environment; if it has several agents, list "
+                        f"their ids in its attribute possible_agents")  # fmt: skip

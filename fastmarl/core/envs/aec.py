@@ -1,4 +1,4 @@
-"""Adapter of PettingZoo AECEnvs, whose agents move one at a time, to the multi-agent protocol."""
+"""Adapter from PettingZoo AECEnvs, whose agents move one at a time, to the multi-agent protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.errors.checks import plain_seed
 from fastmarl.core.objects.public import public
 
-MOST_IDLE_TURNS = 1000  # consecutive turns of finished agents, in addition to one for each listed agent
+MOST_IDLE_TURNS = 1000  # consecutive turns of finished agents, beyond one for each agent in `agents`
 
 
 class StepDicts(NamedTuple):
@@ -25,31 +25,31 @@ class StepDicts(NamedTuple):
 
 @public("fastmarl.envs")
 class AECPettingZooEnv(PettingZooAdapter):
-    """Adapts a PettingZoo AECEnv: each step is one turn. An agent is observed at its turn, and acts in the next step.
+    """Adapts a PettingZoo AECEnv; each step is one turn. An agent is observed at its turn and acts in the next step.
 
-    An agent receives its reward when its turn comes: the value of `last()`, accumulated since its last action. Turns of
-    finished agents, in which PettingZoo expects None as the action, are played by the adapter and are not steps; in the
-    first such turn, an agent is observed for the last time and gets its flags. The episode is over when all agents in
-    `agents` of the env have finished. It is then truncated if any agent was truncated in that last step, otherwise
-    terminated.
+    An agent also receives its reward at its turn: the reward from `last()`, accumulated since its last action. The
+    adapter plays the turns of finished agents, in which PettingZoo expects None as the action, and does not count them
+    as steps; in its first such turn, an agent is observed for the last time and gets its flags. The episode is over
+    when all agents in the env's `agents` have finished. It counts as truncated if any agent was truncated in that last
+    step, otherwise as terminated.
 
-    For an agent removed from `agents` without such a turn, `step()` returns the data that the env still has: reward,
-    flags, info and, if available, the last observation. Without a flag, the agent waits until the episode ends.
+    If an agent is removed from `agents` without such a turn, `step()` returns its reward, flags and info and, if
+    available, its last observation. Without a flag, the agent stays unfinished until the episode ends.
 
     Args:
         env: A PettingZoo AECEnv; `unwrapped` is the env without its wrappers.
 
     Attributes:
-        removed: Agents that the env removed in the last step without giving them a last turn.
+        removed: Agents that the env removed in the last step without a final turn.
     """
 
     def __init__(self, env: Any):
         super().__init__(env)
         self._turn: Any = None  # the agent that acts next
         self._listed: list[Any] = []  # `agents` of the env at that turn
-        self._accounts: Any = None  # the layer (env or wrapper) that has `_cumulative_rewards`, if any
-        self._pending: dict[Any, float] = {}  # rewards due to agents before the last action
-        self._unpaid: dict[Any, float] = {}  # rewards from before the first step
+        self._accounts: Any = None  # the layer (env or wrapper) that holds `_cumulative_rewards`, if any
+        self._pending: dict[Any, float] = {}  # rewards that agents were due before the last action
+        self._unpaid: dict[Any, float] = {}  # rewards received before the first step
         self.removed: list[Any] = []
 
     @staticmethod
@@ -58,7 +58,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return hasattr(env, "agent_iter") and hasattr(env, "last")
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Start an episode; `seed` and `options` are passed to the env. See MultiAgentEnv.
+        """Start an episode, passing `seed` and `options` to the env; see MultiAgentEnv.
 
         Raises:
             EnvCheckError: If no agent can act.
@@ -68,20 +68,21 @@ class AECPettingZooEnv(PettingZooAdapter):
         self._accounts = _layer_with("_cumulative_rewards", self.env)
         obs, rewards, _, _, infos = self._next_turn()
         if self._turn is None:
-            raise EnvCheckError(f"expected an agent that can act after reset() of {self.env}, got agents="
-                                f"{self._listed}, of which {list(self._ended)} have ended")  # fmt: skip
+            raise EnvCheckError(f"expected at least one agent that can act after reset() of {self.env}, got "
+                                f"agents={self._listed}, of which {list(self._ended)} have finished")  # fmt: skip
         self._unpaid = {agent: reward for agent, reward in rewards.items() if reward}
         return {self._turn: obs[self._turn]}, {self._turn: infos[self._turn]}
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Apply the action of the agent whose turn it is, and ignore others in `actions`; see MultiAgentEnv.
+        """Apply the action of the agent whose turn it is, ignoring other entries of `actions`; see MultiAgentEnv.
 
         Raises:
-            ValueError: If its action is missing.
+            ValueError: If that agent's action is missing.
             EnvCheckError: If the env gives turns only to finished agents while others are still active.
         """
         if self._turn not in actions:
-            raise ValueError(f"expected the action of {self._turn!r}, whose turn it is, got actions of {list(actions)}")
+            raise ValueError(f"expected an action of agent {self._turn!r}, whose turn it is, got actions of "
+                             f"{list(actions)}")  # fmt: skip
         self._pending = {**getattr(self._accounts, "_cumulative_rewards", {}), self._turn: 0.0}
         self.env.step(actions[self._turn])
         obs, rewards, terminateds, truncateds, infos = self._next_turn()
@@ -95,7 +96,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return obs, rewards, terminateds, truncateds, infos
 
     def get_state(self) -> Any:
-        """Return the state of the env, the finished agents, and the agent whose turn it is."""
+        """Return the state of the env, the finished agents, and whose turn it is."""
         return {**super().get_state(), "turn": self._turn, "unpaid": dict(self._unpaid)}
 
     def set_state(self, state: Any) -> None:
@@ -107,7 +108,7 @@ class AECPettingZooEnv(PettingZooAdapter):
     def _next_turn(self) -> StepDicts:
         """Advance to an agent that can act, or to the end of the episode.
 
-        That agent is observed, as are agents finishing before it.
+        That agent is observed, as are agents that finish before its turn.
         """
         env, ended = self.env, self._ended
         obs, rewards, terminateds, truncateds, infos = step = StepDicts({}, {}, {}, {}, {})
@@ -130,8 +131,8 @@ class AECPettingZooEnv(PettingZooAdapter):
                 rewards[agent], infos[agent] = reward, info
                 terminateds[agent], truncateds[agent] = bool(terminated), bool(truncated)
             if idle_turns > MOST_IDLE_TURNS + len(agents):
-                raise EnvCheckError(f"{env} gives turns only to agents that have ended, {list(ended)} of {agents}; "
-                                    f"set agent_selection to one of the others, or end these, too")  # fmt: skip
+                raise EnvCheckError(f"{env} gives turns only to finished agents, {list(ended)} of {agents}; set "
+                                    f"agent_selection to an unfinished agent, or finish all agents")  # fmt: skip
             env.step(None)
         self.removed = []
         if agents != self._listed:
@@ -143,7 +144,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return step
 
     def _add_removed(self, agent: Any, step: StepDicts) -> None:
-        """Add the final reward and flags of an agent that the env removed without giving it a last turn."""
+        """Add the final reward and flags of an agent that the env removed without a final turn."""
         env = self.env
         pending = self._pending.get(agent, 0.0)
         step.rewards[agent] = getattr(self._accounts, "_cumulative_rewards", {}).get(agent, pending)
@@ -161,13 +162,13 @@ class AECPettingZooEnv(PettingZooAdapter):
 
 
 def _layer_with(name: str, env: Any) -> Any:
-    """Return the outermost layer (env or wrapper) that defines this attribute itself.
+    """Return the outermost layer (env or wrapper) whose `__dict__` contains the attribute `name`.
 
-    PettingZoo's wrappers look attributes up layer by layer, which takes longer than many turns.
+    PettingZoo's wrappers look up attributes layer by layer, which often takes longer than a turn.
     """
     layer = env
     while name not in (own := getattr(layer, "__dict__", {})):
         if "env" not in own:
-            return env  # the attribute is provided differently, or missing
+            return env  # the attribute is missing, or not in a `__dict__`
         layer = layer.env
     return layer

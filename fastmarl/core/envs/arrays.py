@@ -1,4 +1,4 @@
-"""Protocol of environments that step a batch of copies together, in arrays instead of dicts keyed by agent."""
+"""Protocol of environments that step a batch of copies together, using arrays instead of dicts keyed by agent."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ COMMON = "__common__"
 @public("fastmarl.envs")
 @dataclass(frozen=True)
 class GroupArrays:
-    """Data of a group of agents in a single step, with axes [env, agent, ...]; the env writes to these arrays in place.
+    """Arrays [env, agent, ...] of a group of agents for a single step; the env writes to them in place.
 
     Attributes:
         obs: Arrays [E, A, ...], nested like the observation space of the group.
         rewards: float64 [E, A], initially 0.
-        terminated, truncated: bool [E, A], initially False; True if the individual agent has finished.
+        terminated, truncated: bool [E, A], initially False; True for agents that have finished.
         present: bool [E, A]; True if the agent is observed and, unless it has finished, acts next. Initially True for
-            agents that take part now. `obs` of other agents is ignored.
+            agents currently in the episode. The `obs` of other agents are ignored.
     """
 
     obs: Any
@@ -41,12 +41,12 @@ class GroupArrays:
 @public("fastmarl.envs")
 @dataclass(frozen=True)
 class StepArrays:
-    """Results of a step (or reset) of the batch; the env writes to these arrays and must not keep references to them.
+    """Results of a step or reset of the batch; the env writes to these arrays and must not keep references to them.
 
     Attributes:
         groups: Group name -> GroupArrays.
         terminated, truncated: bool [E], initially False; True if the episode is over for all agents of the env.
-        infos: List to which the env may append (env index, agent id or "__common__", dict).
+        infos: List to which the env may append tuples (env index, agent id or "__common__", info dict).
     """
 
     groups: dict[str, GroupArrays]
@@ -58,7 +58,7 @@ class StepArrays:
 def write_observations(
     column: np.ndarray, given: np.ndarray, env_indices: Sequence[int] | np.ndarray, agent_id: Hashable
 ) -> None:
-    """Write the observations of an agent, or a part of them, to its column [E, ...] of a group array.
+    """Write observations of an agent, or parts of them, to its column [E, ...] of a group array.
 
     Args:
         column: The column to write to.
@@ -67,8 +67,8 @@ def write_observations(
         agent_id: Id of the agent, for error messages.
 
     Raises:
-        ObservationError: If the dtype of the column cannot represent the values (NumPy would wrap integers). Its env
-            index counts within the batch, and its env step is 0; the runner fills in the actual values.
+        ObservationError: If the dtype of the column cannot represent the values (NumPy would wrap integers). The error
+            contains the env's index within the batch and env step 0; the runner fills in the actual values.
     """
     given = given[env_indices]
     row = first_unheld(column.dtype, given)
@@ -81,7 +81,7 @@ def write_observations(
 def group_by_spaces(
     spaces: Mapping[Hashable, tuple[gym.Space, gym.Space]],
 ) -> tuple[dict[str, list[Hashable]], dict[str, gym.Space], dict[str, gym.Space]]:
-    """Group agents with equal (observation space, action space); return the groups and their spaces for ArrayEnv."""
+    """Group agents that have equal spaces; return (groups, observation spaces, action spaces) for ArrayEnv."""
     distinct: list[tuple[gym.Space, gym.Space]] = []
     groups: dict[str, list[Hashable]] = {}
     for agent, of_agent in spaces.items():
@@ -100,25 +100,26 @@ def group_by_spaces(
 class ArrayEnv:
     """Base class for a batch of environments that step together.
 
-    Agents with equal spaces form a group, whose values are arrays with the axes env and agent. The runner resets envs
-    whose episode is over with `reset()`; the batch must not do so by itself. A batch may have a method `state()` that
-    returns global states [E, ...] for central critics; `state_space` describes a single state.
+    Agents with equal spaces form a group, whose values are arrays with the axes env and agent. When an episode is over,
+    the runner calls `reset()`; the batch must not reset the env on its own. A batch may have a method `state()` that
+    returns global states [E, ...] for centralised critics; `state_space` is the space of a single state.
 
-    With `worker_num_splits` there are several batches. `step()` is then called in a separate thread, while `reset()`
-    and `state()` of another batch may be called in the runner thread, so batches must not share mutable data.
+    With `worker_num_splits`, there are several batches. `step()` then runs in a separate thread, while the runner's
+    thread may call `reset()` and `state()` of another batch, so batches must not share mutable data.
 
     Args:
-        num_envs: Number E of copies in the batch.
+        num_envs: Number of env copies in the batch, E.
         groups: Group name -> ids of its agents, in the order of the arrays. Each id is in exactly one group.
         observation_spaces: Group name -> observation space of a single agent.
         action_spaces: Group name -> action space of a single agent.
 
     Attributes:
         may_take_turns: True if batches of this class share no mutable data. If False, `worker_num_splits` is rejected.
-        supports_checkpoint: True if the class has `get_state()` and `set_state()`, with which a restored runner
-            continues in the middle of episodes.
-        seeds_each_episode: True if all randomness in an episode comes from the seed of the preceding reset. Every reset
-            is then seeded, so that every episode can be reproduced; otherwise only the first reset of an env is.
+        supports_checkpoint: True if the class implements `get_state()` and `set_state()`, which a restored runner needs
+            to continue in the middle of episodes.
+        seeds_each_episode: True if all randomness in an episode derives from the seed of the preceding reset. The
+            runner then seeds every reset, which makes each episode reproducible; otherwise it seeds only the first
+            reset of each env.
 
     Raises:
         EnvCheckError: If a group has no agents or no space, or an id is used twice.
@@ -139,12 +140,14 @@ class ArrayEnv:
         self.groups = {name: list(agents) for name, agents in groups.items()}
         for name, agents in self.groups.items():
             if isinstance(groups[name], set | frozenset):
-                raise EnvCheckError(f"the group {name!r} is a set, but its arrays need agents in order: give a list")
+                raise EnvCheckError(f"the agents of group {name!r} are a set, but they must be in the order of its "
+                                    f"arrays; pass a list")  # fmt: skip
             if not agents or name not in observation_spaces or name not in action_spaces:
-                raise EnvCheckError(f"the group {name!r} needs agents, an observation space and an action space")
+                raise EnvCheckError(f"group {name!r} needs at least one agent, an observation space and an action "
+                                    f"space")  # fmt: skip
         self.possible_agents = [agent for agents in self.groups.values() for agent in agents]
         if len(set(self.possible_agents)) < len(self.possible_agents):
-            raise EnvCheckError(f"every agent must be in one group, got the groups {self.groups}")
+            raise EnvCheckError(f"agent ids must be unique across groups, got {self.groups}")
         self.observation_spaces = {a: observation_spaces[name] for name, ids in self.groups.items() for a in ids}
         self.action_spaces = {a: action_spaces[name] for name, ids in self.groups.items() for a in ids}
 
@@ -154,7 +157,7 @@ class ArrayEnv:
         return self
 
     def new_arrays(self) -> StepArrays:
-        """Return arrays for calling `reset()` and `step()` by hand, with all agents present."""
+        """Allocate arrays for calling `reset()` and `step()` manually, with all agents present."""
         groups = {}
         for name, agents in self.groups.items():
             shape = self.num_envs, len(agents)
@@ -166,13 +169,13 @@ class ArrayEnv:
         return StepArrays(groups, terminated, truncated)
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
-        """Start the episodes of the given envs: write first observations into `out.groups[...].obs[env_indices]`.
+        """Start new episodes in the given envs; write their first observations to `out.groups[...].obs[env_indices]`.
 
         Args:
-            env_indices: Indices of the envs to reset, int64 [k], ascending.
+            env_indices: Indices of the envs to reset in ascending order, int64 [k].
             out: Arrays to write to; `present` is initially True for all agents. Rewards and flags are ignored.
-            seeds: List of k seeds if the runner has a seed: in the first reset of each env and, with
-                `seeds_each_episode`, in all others. Otherwise None.
+            seeds: List of k seeds if the runner is seeded, in the first reset of each env or, with
+                `seeds_each_episode`, in every reset; otherwise None.
         """
         raise NotImplementedError
 
@@ -180,17 +183,17 @@ class ArrayEnv:
         """Step all envs.
 
         Args:
-            actions: Group -> actions: int64 [E, A] for a Discrete space, [E, A, ...] with the dtype of the space
-                otherwise, nested for Dict and Tuple spaces. The env may modify them until the next step. They are 0 for
-                agents that do not act.
-            out: Arrays to which observations, rewards and flags are written.
+            actions: Group name -> actions: int64 [E, A] for a Discrete space, otherwise [E, A, ...] with the dtype of
+                the space, nested for Dict and Tuple spaces. They are 0 for agents that do not act. The env may modify
+                them until the next step.
+            out: Arrays to write observations, rewards and flags to.
         """
         raise NotImplementedError
 
     def get_state(self) -> Any:
-        """Return everything that determines the rest of the episodes and later ones; see `MultiAgentEnv.get_state()`.
+        """Return the complete state of the batch; see `MultiAgentEnv.get_state()`.
 
-        Some of the envs may not have been reset yet.
+        Some envs may not have been reset yet.
         """
         raise NotImplementedError
 
@@ -206,7 +209,7 @@ class ArrayEnv:
 
 
 def info_problem(entry: Any, env: ArrayEnv) -> str | None:
-    """Describe the problem with an entry of `StepArrays.infos`, or return None."""
+    """Describe the problem with an entry of `StepArrays.infos`, or return None if it is valid."""
     try:
         env_index, agent_id, info = entry
         is_known = agent_id in env.observation_spaces or agent_id == COMMON

@@ -1,4 +1,4 @@
-"""The multi-agent protocol, as in RLlib, and lookup of agent spaces."""
+"""Base class of multi-agent environments, as in RLlib, and lookup of agent spaces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.envs")
 class MultiAgentEnv:
-    """Base class for environments with several agents. An agent id may be any hashable.
+    """Base class for environments with several agents. Agent ids may be any hashable objects.
 
     Agents join with their first observation and may leave at any step. Exactly the agents in the observation dict act
     in the next step.
@@ -21,14 +21,14 @@ class MultiAgentEnv:
     Attributes:
         possible_agents: List of the ids of all agents that may ever appear; its order may affect connectors and
             policies. A set is sorted. If empty, any id may appear.
-        agents: Ids of the agents currently taking part. For user code; samplers rely on the observations.
+        agents: Ids of the agents currently in the episode, for user code only; runners use the observation dicts.
         observation_spaces, action_spaces: Dicts of agent id -> Gymnasium space.
         observation_space, action_space: Alternatives to the dicts above: one space for all agents, or a Dict space
             keyed by agent id.
-        state_space: Space of `state()`. An env may define this method, without arguments, to return the global state as
-            an array, for central critics; see `EnvRunnerConfig.record_env_state`.
-        supports_checkpoint: True if the class has `get_state()` and `set_state()`, with which a restored runner
-            continues in the middle of an episode. Other envs start a new episode.
+        state_space: Space of the global state. An env may define `state()` to return this state as an array, for
+            centralised critics; see `EnvRunnerConfig.record_env_state`.
+        supports_checkpoint: True if the class implements `get_state()` and `set_state()`, which a restored runner needs
+            to continue in the middle of an episode. Other envs start a new episode.
     """
 
     possible_agents: list[Any] = []  # noqa: RUF012  (replaced by each env, never changed)
@@ -49,7 +49,7 @@ class MultiAgentEnv:
         """Start an episode.
 
         Args:
-            seed: Seed for the random generators of the env; None leaves them unchanged.
+            seed: Seed for the env's random number generators; None leaves them unchanged.
             options: Env-specific options.
 
         Returns:
@@ -64,16 +64,16 @@ class MultiAgentEnv:
             actions: Dict of agent id -> action.
 
         Returns:
-            (observations, rewards, terminateds, truncateds, infos), dicts keyed by agent id, which need not contain all
-            agents. terminateds must have "__all__", and truncateds may; True ends the episode. An agent whose flag is
-            True has finished, and its observation in that step is its last. infos may have "__common__".
+            (observations, rewards, terminateds, truncateds, infos), dicts keyed by agent id; agents may be missing.
+            terminateds must contain "__all__", and truncateds may; True ends the episode. An agent whose flag is True
+            has finished: its observation in this step is its last. infos may contain "__common__".
         """
         raise NotImplementedError
 
     def get_state(self) -> Any:
-        """Return everything that determines the rest of the episode and later ones, including random generators.
+        """Return the complete state of the env, including its random number generators.
 
-        A state saved with a runner may consist of the types supported by `fastmarl.checkpoint.save_state()`: nested
+        To be saved with a runner, it must consist of types supported by `fastmarl.checkpoint.save_state()`: nested
         dicts, lists and tuples of numbers, strings, None and arrays.
         """
         raise NotImplementedError
@@ -81,7 +81,7 @@ class MultiAgentEnv:
     def set_state(self, state: Any) -> None:
         """Restore a state from `get_state()` of this env or an identically constructed one.
 
-        The env was reset before, with any seed.
+        `reset()` has been called before, with any seed.
         """
         raise NotImplementedError
 
@@ -101,7 +101,7 @@ class MultiAgentEnv:
 
 
 def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
-    """Return (observation space, action space) of an agent, in whatever form the env declares them.
+    """Return the (observation space, action space) of an agent, whichever way the env declares them.
 
     Raises:
         EnvCheckError: If the env does not declare them, or they are not gymnasium spaces.
@@ -110,10 +110,10 @@ def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
 
 
 def named_agents(env: Any) -> list[Any]:
-    """Return the ids under which an env declares spaces, for envs without `possible_agents`; [] if not keyed by id.
+    """Return the agent ids that key the spaces of an env without `possible_agents`; [] if spaces are not keyed by id.
 
-    Dict spaces are keyed by agent id, as in RLlib. A Dict that is the space of a single agent is recognised by `agents`
-    listing other ids or, without `agents`, by observation and action space having different keys.
+    As in RLlib, the keys of a Dict space are taken as agent ids, unless `agents` lists other ids or the observation and
+    action spaces have different keys. The Dict is then the space of a single agent.
     """
     by_id = getattr(env, "observation_spaces", None)
     if isinstance(by_id, dict) and by_id:
@@ -128,20 +128,20 @@ def named_agents(env: Any) -> list[Any]:
 
 
 def space_of(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
-    """Return the space of kind "observation" or "action" of an agent; see `env_spaces()`."""
+    """Return the space of an agent; `kind` is "observation" or "action". See `env_spaces()`."""
     getter = getattr(env, f"get_{kind}_space", None)
     if getattr(getter, "__self__", env) is not env and _finds(env, kind, agent_id):
-        getter = None  # a wrapper passed on the getter of an inner env, which does not know the spaces of the wrapper
+        getter = None  # the wrapper forwarded the getter of an inner env, which does not know the wrapper's spaces
     try:
         space = _space_of(env, kind, agent_id) if getter is None else getter(agent_id)
     except EnvCheckError:
         raise
     except Exception as error:
-        raise EnvCheckError(f"{type(env).__name__}.get_{kind}_space({agent_id!r}) raised {error!r}; every agent needs "
-                            f"an entry in {kind}_spaces, before the first reset()") from error  # fmt: skip
+        raise EnvCheckError(f"{type(env).__name__}.get_{kind}_space({agent_id!r}) raised {error!r}; add a space for "
+                            f"every agent to {kind}_spaces before the first reset()") from error  # fmt: skip
     if not isinstance(space, gym.Space):
-        raise EnvCheckError(f"expected a gymnasium space as {kind} space of agent {agent_id!r}, got {space!r:.200}; "
-                            f"{_what_to_do(space, kind)}")  # fmt: skip
+        raise EnvCheckError(f"expected a gymnasium space as the {kind} space of agent {agent_id!r}, got "
+                            f"{space!r:.200}; {_what_to_do(space, kind)}")  # fmt: skip
     return space
 
 
@@ -156,12 +156,12 @@ def _finds(env: Any, kind: str, agent_id: Hashable) -> bool:
 
 def _what_to_do(space: Any, kind: str) -> str:
     if type(space).__module__.partition(".")[0] == "gym":
-        return "this is a space of the old gym package: make it with gymnasium.spaces"
-    return f"put a gymnasium space for this agent into {kind}_spaces"
+        return "this space is from the old gym package; create it with gymnasium.spaces"
+    return f"add a gymnasium space for this agent to {kind}_spaces"
 
 
 def _space_of(env: Any, kind: str, agent_id: Hashable) -> Any:
-    """Look a space up in `<kind>_spaces` or `<kind>_space`, which has one entry per agent id or is shared by all."""
+    """Look up a space in `<kind>_spaces`, else in `<kind>_space`, which is keyed by agent id or shared by all."""
     spaces = getattr(env, f"{kind}_spaces", None)
     if spaces is not None and agent_id in spaces:
         return spaces[agent_id]

@@ -1,4 +1,4 @@
-"""The configuration passed to functions that make environments."""
+"""The configuration passed to functions that create environments."""
 
 import copy
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.envs")
 class EnvContext(dict):
-    """The `env_config` of an env, with its index among the `num_envs` envs of the runner.
+    """The `env_config` of an env, plus the indices of the env and its runner.
 
-    A function that makes a batch of envs is called once and makes `num_envs` of them. Arguments are as in the RLlib
-    class of this name, plus `num_envs`.
+    A function that creates a batch of envs is called once, to create `num_envs` of them. Arguments are as in RLlib's
+    class of the same name, plus `num_envs`.
 
     Args:
-        env_config: Options for the env.
+        env_config: Options of the env.
         worker_index: Index of the runner.
         vector_index: Index of the env in the runner.
-        remote: True if the env will be in a worker process.
+        remote: True if the env runs in a worker process.
         num_workers: Number of runners.
-        recreated_worker: True if the runner replaces a lost one.
+        recreated_worker: True if the runner replaces one that was lost.
         num_envs: Number of envs of the runner.
     """
 
@@ -52,9 +52,9 @@ class EnvContext(dict):
         num_workers: int | None = None,
         recreated_worker: bool | None = None,
     ) -> "EnvContext":
-        """Return a copy with the given values replaced; `env_config` is replaced entirely.
+        """Return a copy with the given values replaced, including all of `env_config`.
 
-        `worker_index`, `vector_index`, `remote`, `num_workers` and `recreated_worker` are kept if None.
+        `env_config`, `worker_index`, `vector_index`, `remote`, `num_workers` and `recreated_worker` are kept if None.
         """
         given: dict[str, Any] = {
             "worker_index": worker_index,
@@ -68,7 +68,7 @@ class EnvContext(dict):
         return EnvContext(options, **{**given, **own}, num_envs=self.num_envs)
 
     def set_defaults(self, defaults: Mapping) -> None:
-        """Set missing options to the values of `defaults`."""
+        """Set missing options to their values in `defaults`."""
         for name, value in defaults.items():
             self.setdefault(name, value)
 

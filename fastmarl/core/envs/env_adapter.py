@@ -4,7 +4,7 @@ from typing import Any
 
 
 class EnvAdapter:
-    """Base class of env adapters; forwards everything that an adapter does not change.
+    """Base class of env adapters; forwards rendering, closing and `unwrapped` to the env.
 
     Attributes:
         env: The adapted env.

@@ -1,4 +1,4 @@
-"""Checks of the declarations and results of environments, which raise at the first mistake."""
+"""Checks of what environments declare and return; they raise an error at the first mistake."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ RESERVED_IDS = {
 
 
 def check_spaces(env: Any, env_index: int) -> None:
-    """Check everything that can be checked without `reset()` and `step()`.
+    """Check everything that can be checked without calling `reset()` or `step()`.
 
     Raises:
-        EnvCheckError: If `possible_agents` is not a list of different, permitted ids, an agent has no space, or the env
+        EnvCheckError: If `possible_agents` is not a list of distinct, valid ids, an agent has no space, or the env
             claims to support checkpoints but does not.
     """
     try:
@@ -39,19 +39,19 @@ def check_spaces(env: Any, env_index: int) -> None:
 
 
 def check_reset_result(result: Any, env_index: int) -> None:
-    """Check the form of the result of `reset()`.
+    """Check that `reset()` returned a pair of dicts.
 
     Raises:
-        MultiAgentEnvError: If it is not a pair (observations, infos) of dicts.
+        MultiAgentEnvError: If the result is not a pair (observations, infos) of dicts.
     """
     check_dicts("reset", result, env_index, 0)
 
 
 def check_step_result(result: Any, env_index: int, env_t: int) -> None:
-    """Check the form of the result of `step()`.
+    """Check that `step()` returned five dicts with valid flags.
 
     Raises:
-        MultiAgentEnvError: If it is not a tuple of five dicts, `__all__` is missing, or a flag is not a bool.
+        MultiAgentEnvError: If the result is not a tuple of five dicts, `__all__` is missing, or a flag is not a bool.
     """
     check_dicts("step", result, env_index, env_t)
     for _, agent, problem in flag_problems(result[2], result[3]):
@@ -62,7 +62,7 @@ def possible_agents_of(env: Any) -> list[Any]:
     """Return the agent ids that the env declares as possible, ordered by `in_order()`; [] means any id.
 
     Raises:
-        EnvCheckError: If they are not a list of different hashables or a set that can be sorted, or one of them is
+        EnvCheckError: If they are neither a list of distinct hashable ids nor a set that can be sorted, or an id is
             reserved.
     """
     agents = getattr(env, "possible_agents", None)
@@ -78,10 +78,10 @@ def possible_agents_of(env: Any) -> list[Any]:
             raise EnvCheckError(f"agent ids must be hashable, got {agent!r:.200} in possible_agents") from None
         if agent in RESERVED_IDS:
             meaning = RESERVED_IDS[agent]
-            raise EnvCheckError(f"possible_agents has {agent!r}, which stands for {meaning}; use another id")
+            raise EnvCheckError(f"possible_agents contains {agent!r}, which is reserved for {meaning}; use another id")
     if len(set(agents)) < len(agents):
         twice = next(agent for agent in agents if agents.count(agent) > 1)
-        raise EnvCheckError(f"possible_agents names {twice!r} more than once; every agent needs an id of its own")
+        raise EnvCheckError(f"possible_agents contains {twice!r} more than once; give every agent a different id")
     return agents
 
 
@@ -93,13 +93,14 @@ def check_dicts(call: str, result: Any, env_index: int, env_t: int) -> None:
         raise MultiAgentEnvError(env_index, None, env_t, problem)
     for name, value in zip(names, result, strict=True):
         if not isinstance(value, dict):
-            problem = f"expected a dict by agent id as {name} from {call}(), got {type(value).__name__} {shown(value)}"
+            problem = (f"expected a dict keyed by agent id as {name} from {call}(), got {type(value).__name__} "
+                       f"{shown(value)}")  # fmt: skip
             raise MultiAgentEnvError(env_index, None, env_t, problem)
 
 
 def _what_came(call: str, result: Any) -> str:
     if call == "reset" and isinstance(result, dict):
-        return "only observations, as in old Gym; return infos, too, even if {}"
+        return "only observations, as in old Gym; also return infos, even if {}"
     if call == "step" and isinstance(result, tuple) and len(result) == 4:
         return "four values, as in old Gym; split dones into terminateds and truncateds"
     return f"{len(result)} values" if isinstance(result, tuple) else f"{type(result).__name__} {shown(result)}"
@@ -124,7 +125,7 @@ def class_of(env: Any) -> tuple[str, str]:
 
 
 def name_of(env: Any) -> str:
-    """Return the name in the metadata of a PettingZoo env, or else the class name of the env."""
+    """Return the name from the env's metadata, as set by PettingZoo envs, or else its class name."""
     bare = getattr(env, "unwrapped", env)
     metadata = getattr(bare, "metadata", None)
     name = metadata.get("name") if isinstance(metadata, dict) else None

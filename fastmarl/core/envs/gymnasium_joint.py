@@ -1,4 +1,4 @@
-"""Adapters of Gymnasium envs with several agents in a Tuple or Dict space."""
+"""Adapters for Gymnasium envs with one Tuple or Dict space entry per agent."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import Leaf, RowLayout
 from fastmarl.core.spaces.values import converted
 
-# An env with one of these needs no adapter.
+# An env with one of these attributes needs no adapter.
 OF_MULTI_AGENT_ENVS = ("possible_agents", "get_observation_space", "observation_spaces")
 
 
 @public("fastmarl.envs")
 class JointGymnasiumEnv(ResumableAdapter):
-    """Common base class of both adapters: a step is one joint action of all agents, and the set of agents is fixed.
+    """Base class of both adapters: each step takes a joint action of all agents, whose set is fixed.
 
-    Values are in dicts keyed by agent, unless a subclass overrides this.
+    The env uses dicts keyed by agent, unless a subclass overrides this.
 
-    A flag for all agents ends the episode. With flags per agent, agents finish one by one, and the episode ends with
-    the last of them; it is then truncated if any agent was truncated in that last step, otherwise terminated.
+    A flag shared by all agents ends the episode. With per-agent flags, agents finish one by one, and the episode ends
+    when the last one finishes; it counts as truncated if any agent was truncated in that last step, otherwise as
+    terminated.
 
     A finished agent is not observed again. The env still requires an action for it: the first one of a Discrete space,
-    zeros or the closest values within the bounds for numbers, and otherwise a sample. Nonzero rewards that such an
-    agent still receives are passed on; the option `late_rewards` determines how they are handled.
+    zeros (clipped to the bounds) in numeric spaces, and otherwise a random sample. Nonzero rewards that such an agent
+    still receives are returned; the option `late_rewards` controls how they are handled.
 
     Args:
-        env: A gymnasium.Env, possibly in wrappers; `unwrapped` is the env without them. `gym.make` adds a checker that
-            warns once that rewards and flags are not single values; `gym.make(..., disable_env_checker=True)` avoids
-            this.
+        env: A gymnasium.Env, possibly in wrappers; `unwrapped` is the env without them. By default, `gym.make` adds a
+            checker, which warns that rewards and flags are not scalars; `gym.make(..., disable_env_checker=True)`
+            avoids this.
         observation_spaces: Dict of agent id -> observation space.
         action_spaces: Dict of agent id -> action space.
     """
@@ -45,11 +46,11 @@ class JointGymnasiumEnv(ResumableAdapter):
         self.possible_agents: list[Any] = list(observation_spaces)
         self._observation_spaces = observation_spaces
         self._action_spaces = action_spaces
-        self._ended: dict[Any, Any] = {}  # agent -> the action sent to the env for it from here on
+        self._ended: dict[Any, Any] = {}  # finished agent -> the action that the env receives for it
 
     @property
     def agents(self) -> list[Any]:
-        """Ids of the agents currently taking part."""
+        """Ids of the agents that have not finished."""
         return [agent for agent in self.possible_agents if agent not in self._ended]
 
     @property
@@ -58,7 +59,7 @@ class JointGymnasiumEnv(ResumableAdapter):
         return getattr(self.unwrapped, "state_space", None)
 
     def state(self) -> np.ndarray:
-        """Return the global state for central critics, if the env has a `state()`."""
+        """Return the global state for centralised critics, if the env has a `state()`."""
         return self.unwrapped.state()
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
@@ -91,7 +92,7 @@ class JointGymnasiumEnv(ResumableAdapter):
         return self._action_spaces[agent_id]
 
     def get_state(self) -> Any:
-        """Return the state of the env, and the finished agents."""
+        """Return the state of the env and the finished agents."""
         return {"env": self.env.get_state(), "ended": dict(self._ended)}
 
     def set_state(self, state: Any) -> None:
@@ -99,13 +100,13 @@ class JointGymnasiumEnv(ResumableAdapter):
         self._ended = dict(state["ended"])
 
     def _flags(self, flag: Any) -> dict[Any, bool]:
-        """Return a dict of agent -> flag, without previously finished agents, or a single flag for all."""
+        """Return agent -> flag, without agents that finished earlier, or {"__all__": flag} for a shared flag."""
         if not self._is_by_agent(flag):
             return {"__all__": bool(flag)}
         return {agent: bool(value) for agent, value in self._by_agent(flag).items() if agent not in self._ended}
 
     def _end_agents(self, terminateds: dict[Any, bool], truncateds: dict[Any, bool]) -> tuple[dict, dict]:
-        """Record the agents finishing in this step; return the flags with "__all__" in both."""
+        """Record the agents that finish in this step; return both dicts of flags with "__all__" added."""
         if any(terminateds.values()) or any(truncateds.values()):
             for agent in self.agents:
                 if terminateds.get(agent) or truncateds.get(agent):
@@ -123,15 +124,15 @@ class JointGymnasiumEnv(ResumableAdapter):
         return self._by_agent(obs)
 
     def _by_agent(self, values: Any) -> dict:
-        """Convert a container of the env with one value per agent to a dict of agent id -> value."""
+        """Convert the env's container of values to a dict of agent id -> value."""
         return values
 
     def _is_by_agent(self, value: Any) -> bool:
-        """Return True if `value` is a container with one value per agent, rather than a single value for all."""
+        """Return True if `value` is a container with one value per agent, False if it is shared by all."""
         return isinstance(value, dict)
 
     def _joint_action(self, actions: dict) -> Any:
-        """Put the actions of all agents into the container of the env."""
+        """Convert the actions of all agents to the container that the env expects."""
         return actions
 
     def _infos(self, info: dict) -> dict[Any, dict]:
@@ -140,13 +141,13 @@ class JointGymnasiumEnv(ResumableAdapter):
 
 @public("fastmarl.envs")
 class TupleGymnasiumEnv(JointGymnasiumEnv):
-    """Adapts an env whose spaces are Tuples with one space for each agent.
+    """Adapts an env whose spaces are Tuples with one entry per agent.
 
     Examples are `gym.make("lbforaging:Foraging-8x8-2p-3f-v3")` and `gym.make("rware:rware-tiny-2ag-v2")`.
 
     Agents are numbered 0, 1, ... in the order of the spaces. Observations and rewards are tuples, lists or arrays with
-    one entry per agent; flags are the same or a bool. A single reward is a team reward: each active agent receives it.
-    The env gets a tuple of actions. A non-empty info becomes `infos["__common__"]`.
+    one entry per agent; flags likewise, or a single bool. A single reward is a team reward, which each active agent
+    receives. The env receives a tuple of actions. A non-empty info becomes `infos["__common__"]`.
 
     Args:
         env: See JointGymnasiumEnv.
@@ -157,12 +158,12 @@ class TupleGymnasiumEnv(JointGymnasiumEnv):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Return True if this is an env with Tuple spaces of equal length."""
+        """Return True if `env` has Tuple spaces of equal length."""
         return _has_spaces(env, gym.spaces.Tuple) and len(env.observation_space) == len(env.action_space) > 0
 
     def _by_agent(self, values: Any) -> dict[int, Any]:
         if len(values) != len(self.possible_agents):
-            raise EnvCheckError(f"expected a value for each of the {len(self.possible_agents)} agents from "
+            raise EnvCheckError(f"expected {len(self.possible_agents)} values, one per agent, from "
                                 f"{type(self.unwrapped).__name__}, got {values!r:.200}")  # fmt: skip
         return dict(enumerate(values))
 
@@ -173,7 +174,7 @@ class TupleGymnasiumEnv(JointGymnasiumEnv):
         try:
             return tuple([actions[agent] for agent in self.possible_agents])
         except KeyError:
-            raise ValueError(f"expected actions of the agents {self.agents}, got those of {list(actions)}") from None
+            raise ValueError(f"expected actions of agents {self.agents}, got actions of {list(actions)}") from None
 
     def _infos(self, info: dict) -> dict[Any, dict]:
         return {"__common__": info} if info else {}
@@ -181,15 +182,15 @@ class TupleGymnasiumEnv(JointGymnasiumEnv):
 
 @public("fastmarl.envs")
 class DictGymnasiumEnv(JointGymnasiumEnv):
-    """Adapts an env whose spaces are Dicts with one space for each agent, keyed by ints.
+    """Adapts an env whose spaces are Dicts with one entry per agent, keyed by integer.
 
     An example is `gym.make("multigrid.envs:MultiGrid-Empty-8x8-v0", agents=2)`.
 
-    Observations are dicts keyed by agent; rewards and flags are also dicts, or single values for all. Flags may have
-    "__all__". An info with keys other than agent ids becomes `infos["__common__"]`.
+    Observations are dicts keyed by agent; rewards and flags are also dicts, or single values shared by all agents.
+    Flags may contain "__all__". An info with keys other than agent ids becomes `infos["__common__"]`.
 
-    Numbered strings in the Dict observation of an agent, such as multigrid missions, are converted to their numbers:
-    integers in the shape of the MultiDiscrete that their space derives from.
+    Text in an agent's Dict observation whose space subclasses MultiDiscrete, such as a multigrid mission, is converted
+    to the integers of that MultiDiscrete.
 
     Args:
         env: See JointGymnasiumEnv.
@@ -198,7 +199,7 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
     def __init__(self, env: Any):
         super().__init__(env, dict(env.observation_space.spaces), dict(env.action_space.spaces))
         self._info_keys = {*self.possible_agents, "__common__"}
-        self._texts: dict[Any, dict[str, Leaf]] = {}  # agent -> key -> its numbered strings
+        self._texts: dict[Any, dict[str, Leaf]] = {}  # agent -> key -> leaf of a text space
         for agent, space in self._observation_spaces.items():
             if isinstance(space, gym.spaces.Dict) and (numbers := _numbered_texts(space)):
                 self._texts[agent] = {key: RowLayout(part).leaves[0] for key, part in numbers.items()}
@@ -206,7 +207,7 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Return True if this is an env with Dict spaces that have the same integer keys."""
+        """Return True if `env` has Dict spaces with the same integer keys."""
         if not _has_spaces(env, gym.spaces.Dict):
             return False
         agents = env.observation_space.keys()
@@ -225,7 +226,7 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
 
     def _infos(self, info: dict) -> dict[Any, dict]:
         if info.keys() <= self._info_keys:
-            return dict(info)  # a plain dict, regardless of how `info` handles missing agents
+            return dict(info)  # a plain dict, as `info` may be a defaultdict
         return {"__common__": info}
 
 
@@ -237,7 +238,7 @@ def _has_spaces(env: Any, kind: type) -> bool:
 
 
 def _numbered_texts(space: gym.spaces.Dict) -> dict[str, gym.spaces.MultiDiscrete]:
-    """Return key -> plain MultiDiscrete, for the parts whose space is a subclass of MultiDiscrete."""
+    """Return key -> plain MultiDiscrete for the entries whose space is a subclass of MultiDiscrete."""
     return {
         key: gym.spaces.MultiDiscrete(part.nvec, dtype=part.nvec.dtype.type, start=part.start)
         for key, part in space.spaces.items()
@@ -246,7 +247,7 @@ def _numbered_texts(space: gym.spaces.Dict) -> dict[str, gym.spaces.MultiDiscret
 
 
 def _idle_action(space: gym.Space) -> Any:
-    """Return the action that is sent to the env for a finished agent."""
+    """Return the action to send to the env for a finished agent."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _idle_action(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):

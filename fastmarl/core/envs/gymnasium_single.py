@@ -1,4 +1,4 @@
-"""Adapter of Gymnasium envs with one agent."""
+"""Adapter for Gymnasium envs with a single agent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fastmarl.core.envs.gymnasium_wrapped import WrappedMultiAgentEnv
 from fastmarl.core.envs.resumable import ResumableAdapter
 from fastmarl.core.errors.checks import plain_seed
 
-AGENT = 0  # as in envs made by RLlib's make_multi_agent()
+AGENT = 0  # as in envs from RLlib's make_multi_agent()
 
 
 def has_one_agent(env: gym.Env) -> bool:
-    """Return True if nothing indicates that this Gymnasium env has several agents."""
+    """Return True unless something indicates that a Gymnasium env has several agents."""
     if TupleGymnasiumEnv.adapts(env) or DictGymnasiumEnv.adapts(env):
         return False
     return not (WrappedMultiAgentEnv.adapts(env) or any(hasattr(env, name) for name in OF_MULTI_AGENT_ENVS))

@@ -1,4 +1,4 @@
-"""Adapter of Gymnasium vector envs to the array protocol."""
+"""Adapter from Gymnasium vector envs to the array protocol."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from fastmarl.core.spaces.values import converted
 class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
     """Adapts a gymnasium.vector.VectorEnv.
 
-    If its envs have Tuple spaces of the same length, agents are 0, 1, ... in the order of the spaces; each agent then
-    receives the team reward. Otherwise there is one agent, 0. An episode ends for all agents at the same time. The info
-    of an env becomes `infos["__common__"]`.
+    If the observation and action spaces of an env are Tuples of equal length, its agents are 0, 1, ..., one per entry,
+    and each receives the team reward. Otherwise agent 0 is the only one. Episodes end for all agents at the same time.
+    The info of an env becomes `infos["__common__"]`.
 
     Args:
-        env: Preferably with the autoreset mode DISABLED, such as `gymnasium.make_vec("CartPole-v1", 64,
-            vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED})`. With NEXT_STEP, the default in
-            Gymnasium, the step after the end of an episode only starts the next one: no agent is observed before its
-            first env step. Such a batch cannot restart only some of its envs while their episodes are
-            still running.
+        env: The vector env, preferably with the autoreset mode DISABLED, such as `gymnasium.make_vec("CartPole-v1", 64,
+            vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED})`. With NEXT_STEP, Gymnasium's
+            default, the step after the end of an episode only starts the next one: until then, no agent of that env is
+            observed. Such a batch cannot reset single envs while their episodes are still running.
 
     Raises:
-        EnvCheckError: If its autoreset mode is SAME_STEP.
+        EnvCheckError: If the autoreset mode is SAME_STEP.
     """
 
     def __init__(self, env: Any):
@@ -44,11 +43,11 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         mode = env.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP):
             raise EnvCheckError(f"expected a vector env with the autoreset mode DISABLED or NEXT_STEP, got {env} with "
-                                f"{mode}; make it with autoreset_mode=AutoresetMode.DISABLED")  # fmt: skip
+                                f"{mode}; create it with autoreset_mode=AutoresetMode.DISABLED")  # fmt: skip
         self._resets_itself = mode is AutoresetMode.NEXT_STEP
         self._takes_lists = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         self.seeds_each_episode = self._takes_lists and not self._resets_itself
-        self._ended = np.zeros(env.num_envs, np.bool_)  # episodes finished in the last step
+        self._ended = np.zeros(env.num_envs, np.bool_)  # envs whose episode ended in the last step
         observation, action = env.single_observation_space, env.single_action_space
         both = isinstance(observation, gym.spaces.Tuple) and isinstance(action, gym.spaces.Tuple)
         self._is_joint = both and len(observation) == len(action) > 0
@@ -69,10 +68,11 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         mask = np.zeros(self.num_envs, np.bool_)
         mask[env_indices] = True
         if self._resets_itself and not mask.all():
-            # These envs have finished. The next step of the batch resets them; until then no agent is observed.
+            # The next step of the batch resets these envs, whose episodes are over; until then no agent is observed.
             if not self._ended[mask].all():
-                raise EnvCheckError("this vector env can begin single episodes only where one has just ended; make it "
-                                    "with AutoresetMode.DISABLED, or don't drop running episodes")  # fmt: skip
+                raise EnvCheckError("this vector env can reset single envs only when their episodes have just ended; "
+                                    "create it with AutoresetMode.DISABLED, or do not drop running "
+                                    "episodes")  # fmt: skip
             for group in out.groups.values():
                 group.present[mask] = False
             return
@@ -102,8 +102,8 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
     def _joint_action(self, actions: dict[str, Any]) -> Any:
         by_agent = []
         for (name, i), layout in zip(self._positions, self._action_layouts, strict=True):
-            # Single envs, and wrappers such as StickyAction, keep references to their actions, but our arrays are
-            # reused.
+            # Copied, since these arrays are reused and some envs and wrappers (StickyAction) keep references to
+            # actions.
             columns = [reduce(getitem, leaf.path, actions[name])[:, i].copy() for leaf in layout.leaves]
             by_agent.append(layout.nest(columns))
         return tuple(by_agent) if self._is_joint else by_agent[0]
@@ -129,7 +129,7 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
 
 
 def _info_of(columns: dict[str, Any], env_index: int) -> dict[str, Any]:
-    """Return the info of an env. Gymnasium stores named columns; "_name" marks the envs with a value in a column."""
+    """Return the info of an env from Gymnasium's columns; column "_name" masks the envs with a value in "name"."""
     info = {}
     for name, column in columns.items():
         if f"_{name}" in columns and columns[f"_{name}"][env_index]:

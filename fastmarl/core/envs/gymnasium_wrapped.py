@@ -1,4 +1,4 @@
-"""Adapter of multi-agent envs in Gymnasium wrappers."""
+"""Adapter for multi-agent envs in Gymnasium wrappers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.envs")
 class WrappedMultiAgentEnv(ResumableAdapter):
-    """Adapts a multi-agent env in Gymnasium wrappers, as added by `gym.make()`, which hide the attributes of the env.
+    """Adapts a multi-agent env in Gymnasium wrappers, as added by `gym.make()`, which hide the env's attributes.
 
-    The spaces of an agent are taken from the outermost wrapper that defines spaces, otherwise from the env. A flag of a
-    wrapper that is not a dict, as in TimeLimit, applies to all agents.
+    An agent's spaces are taken from the outermost wrapper that defines spaces, otherwise from the env. If a wrapper
+    such as TimeLimit returns a bool instead of a dict of flags, it applies to all agents.
 
     Args:
-        env: The outermost wrapper; `unwrapped` is the env.
+        env: The outermost wrapper; `unwrapped` is the innermost env.
     """
 
     def __init__(self, env: gym.Wrapper):
@@ -36,22 +36,22 @@ class WrappedMultiAgentEnv(ResumableAdapter):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Return True if this is a wrapper around a multi-agent env, but not multi-agent itself."""
+        """Return True if `env` is a wrapper around a multi-agent env, but not multi-agent itself."""
         return isinstance(env, gym.Wrapper) and not _is_multi_agent(env) and any(map(_is_multi_agent, _layers(env)))
 
     @property
     def possible_agents(self) -> list[Any]:
-        """`possible_agents` of the inner env."""
+        """The inner env's `possible_agents`, or []."""
         return getattr(self._inside, "possible_agents", [])
 
     @property
     def agents(self) -> list[Any]:
-        """`agents` of the inner env."""
+        """The inner env's `agents`, or []."""
         return getattr(self._inside, "agents", [])
 
     @property
     def observation_spaces(self) -> Any:
-        """Agent id -> space, from the layer that declares them; None if declared in a different form."""
+        """Agent id -> space, from the layer that declares the spaces; None if it declares them in another form."""
         return getattr(self._with_spaces["observation"], "observation_spaces", None)
 
     @property
@@ -72,14 +72,14 @@ class WrappedMultiAgentEnv(ResumableAdapter):
         return getattr(self._inside, "state_space", None)
 
     def state(self) -> np.ndarray:
-        """Return the global state for central critics, if the env has a `state()`."""
+        """Return the global state for centralised critics, if the env has a `state()`."""
         return self._inside.state()
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Step the outermost wrapper with `actions`, and convert flags to dicts."""
+        """Step the outermost wrapper with `actions`; convert flags to dicts."""
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
         return obs, rewards, _in_dict(terminateds), _in_dict(truncateds), infos
 
@@ -107,7 +107,7 @@ def _is_multi_agent(layer: Any) -> bool:
 
 
 def _has_own_space(wrapper: gym.Wrapper, kind: str) -> bool:
-    """Return True if the space of this kind differs between a wrapper and the env inside it."""
+    """Return True if a wrapper declares per-agent spaces or changes the space of the env inside it."""
     if hasattr(wrapper, f"{kind}_spaces") or hasattr(wrapper, f"get_{kind}_space"):
         return True
     own, inside = (getattr(layer, f"{kind}_space", None) for layer in (wrapper, wrapper.env))

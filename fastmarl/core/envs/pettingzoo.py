@@ -1,4 +1,4 @@
-"""Adapter of PettingZoo ParallelEnvs, and the base class that it shares with the AECEnv adapter."""
+"""Adapter for PettingZoo ParallelEnvs, and the base class it shares with the AECEnv adapter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastmarl.core.objects.public import public
 
 
 class PettingZooAdapter(ResumableAdapter):
-    """Common base class of the adapters of both kinds of PettingZoo envs.
+    """Base class of the adapters for PettingZoo's ParallelEnv and AECEnv.
 
     Args:
         env: The PettingZoo env; `unwrapped` is the env without its wrappers.
@@ -30,7 +30,7 @@ class PettingZooAdapter(ResumableAdapter):
 
     @property
     def agents(self) -> list[Any]:
-        """Ids of the agents currently taking part."""
+        """Ids of the agents currently in the episode."""
         return self.env.agents
 
     @property
@@ -39,7 +39,7 @@ class PettingZooAdapter(ResumableAdapter):
         return getattr(self.env, "state_space", None)
 
     def state(self) -> np.ndarray:
-        """Return the global state of the env, for central critics."""
+        """Return the global state of the env, for centralised critics."""
         return self.env.state()
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
@@ -49,7 +49,7 @@ class PettingZooAdapter(ResumableAdapter):
         return self.env.action_space(agent_id)
 
     def get_state(self) -> Any:
-        """Return the state of the env, and the finished agents."""
+        """Return the state of the env and the finished agents."""
         return {"env": self.env.get_state(), "ended": list(self._ended)}
 
     def set_state(self, state: Any) -> None:
@@ -59,12 +59,11 @@ class PettingZooAdapter(ResumableAdapter):
 
 @public("fastmarl.envs")
 class ParallelPettingZooEnv(PettingZooAdapter):
-    """Adapts a PettingZoo ParallelEnv, adding `__all__` flags if the env has none.
+    """Adapts a PettingZoo ParallelEnv, adding `__all__` flags if the env does not return them.
 
-    An episode is over when no agent is left, that is, when all agents in `agents` of the env have finished, regardless
-    of whether the env has removed them. It is then truncated if any agent was truncated in that last step, otherwise
-    terminated. The dicts returned by the env are not modified. An agent that disappears from `agents` without a flag
-    waits until the end of the episode.
+    An episode is over when all agents in the env's `agents` have finished, whether or not the env has removed them. It
+    counts as truncated if any agent was truncated in that last step, otherwise as terminated. The dicts returned by the
+    env are not modified. An agent that disappears from `agents` without a flag stays unfinished until the episode ends.
 
     Args:
         env: A PettingZoo ParallelEnv; `unwrapped` is the env without its wrappers.
@@ -90,14 +89,15 @@ class ParallelPettingZooEnv(PettingZooAdapter):
         return obs, rewards, {**terminateds, "__all__": False}, truncateds, infos
 
     def _ends(self, obs: dict, terminateds: dict, truncateds: dict) -> tuple[dict, dict]:
-        """Record the agents finishing in this step; return the flags with `__all__`."""
+        """Record the agents that finish in this step; return the flags with `__all__` added."""
         flagged = {agent for flags in (terminateds, truncateds) for agent, flag in flags.items() if flag}
         if "__all__" in flagged:
             return {"__all__": False, **terminateds}, truncateds
         self._ended -= obs.keys() - flagged  # agents observed without a flag take part again
         ending = flagged - self._ended
         self._ended = (self._ended | flagged).intersection(agents := self.env.agents)
-        # If the env returns "__all__", False keeps an episode without living agents open, as long as some are listed.
+        # If the env itself returns "__all__": False, an episode without active agents continues while `agents` is not
+        # empty.
         if agents and ("__all__" in terminateds or len(self._ended) < len(agents)):
             return {"__all__": False, **terminateds}, truncateds
         is_truncated = any(truncateds.get(agent) for agent in ending)

@@ -1,4 +1,4 @@
-"""Adapter of native PufferLib envs, which write to arrays of rows, to the array protocol."""
+"""Adapter from native PufferLib envs, which write to arrays with one row per agent, to the array protocol."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ HAS = ("single_observation_space", "single_action_space", "num_agents", "observa
 class PufferLibEnv(EnvAdapter, ArrayEnv):
     """Adapts a native `pufferlib.PufferEnv`.
 
-    Its `num_agents` rows are divided into `num_envs` envs of consecutive rows, each with the agents 0, 1, ...
+    Its `num_agents` rows are split into `num_envs` envs of consecutive rows; the agents of each env are 0, 1, ...
 
-    The episode of an env is over when the flags of all its rows are set. A row whose flag is set earlier has finished.
-    When its flag is False again it rejoins, which requires the option `respawn=True`; its rewards in between are not
-    recorded. With one env per row (`num_envs=env.num_agents`), as in PufferLib, no step of such rows is lost.
+    An episode is over when the flags of all rows of the env are set. A row whose flag is set earlier has finished. It
+    rejoins once its flag is False again, which requires the option `respawn=True`; rewards in between are not recorded.
+    With one env per row (`num_envs=env.num_agents`), as in PufferLib, no steps of such rows are lost.
 
-    These envs restart in the step that ends an episode and do not return the last observation, so the observation
-    before it is recorded in its place. They also cannot restart individually: if the episode of an env is dropped, none
-    of its agents is observed until the episode is over. Only the first seed is used, for all envs.
+    These envs restart in the same step that ends an episode and do not return the last observation, so the observation
+    before it is recorded in its place. They cannot be reset individually: if the episode of an env is dropped, its
+    agents are not observed until that episode is over. Only the first seed is used, for all envs.
 
     Args:
-        env: The env to adapt. Its C code stores pointers to its buffers, so each step is copied from them.
-        num_envs: Number of envs formed by the rows; None makes each row an env.
-        autoreset_mode: NEXT_STEP for an env that returns the last observation together with the flags and restarts in
-            the following step, in which no agent acts.
+        env: The env to adapt. Its C code keeps pointers to its buffers, so the data of each step is copied.
+        num_envs: Number of envs to split the rows into; None for one env per row.
+        autoreset_mode: NEXT_STEP if the env returns the last observation together with the flags and restarts in the
+            following step, in which no agent acts.
 
     Attributes:
-        infos: Result of the last step; in PufferLib, statistics over all envs. They are not recorded.
+        infos: Infos from the last step; in PufferLib, statistics over all envs. They are not recorded.
 
     Raises:
-        EnvCheckError: If `num_envs` does not divide the number of rows, the env is an emulated one, or `autoreset_mode`
-            is invalid.
+        EnvCheckError: If `num_envs` does not divide the number of rows, `env` is not a native PufferEnv, or
+            `autoreset_mode` is invalid.
     """
 
     may_take_turns = False  # all envs of PufferLib 3.0.0 share C's rand()
@@ -57,14 +57,14 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
         n_rows = env.num_agents
         num_envs = n_rows if num_envs is None else num_envs
         if num_envs < 1 or n_rows % num_envs:
-            raise EnvCheckError(f"{type(env).__name__} has {n_rows} rows, which can't be divided among {num_envs} envs")
+            raise EnvCheckError(f"{type(env).__name__} has {n_rows} rows, not divisible by num_envs={num_envs}")
         self.env = env
         self.infos: list[dict] = []
         self._has_last = autoreset_mode is AutoresetMode.NEXT_STEP
         self._shape = num_envs, n_rows // num_envs
         self._away = np.zeros(self._shape, np.bool_)  # finished rows that have not rejoined
-        self._over = np.zeros(num_envs, np.bool_)  # envs whose episode finished, and that restarted, in the last step
-        self._waits = np.zeros(num_envs, np.bool_)  # envs waiting for the end of a dropped episode
+        self._over = np.zeros(num_envs, np.bool_)  # envs whose episode ended in the last step; they have restarted
+        self._waits = np.zeros(num_envs, np.bool_)  # envs whose dropped episode is still running
         self._rng = np.random.default_rng()
         observations, actions = env.single_observation_space, env.single_action_space
         super().__init__(num_envs, {AGENTS: range(self._shape[1])}, {AGENTS: observations}, {AGENTS: actions})
@@ -88,7 +88,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
             dropped, begin = env_indices[~over], env_indices[over]
             self._waits[dropped] = self._away[dropped] = True
             agents.present[dropped] = False
-            if self._has_last:  # the next step restarts them; until then no agent is observed
+            if self._has_last:  # the next step restarts these envs; until then their agents are not observed
                 agents.present[begin] = False
                 return
         self._away[begin] = False
@@ -98,13 +98,13 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
     def _reset_all(self, seeds: Sequence[int] | None) -> None:
         if seeds is not None:
             self._rng = np.random.default_rng(seeds[0])
-        # PufferLib seeds each env with this times the number of envs plus the env index, as a C int.
+        # PufferLib seeds each env with `seed * number of envs + env index`, which must fit in a C int.
         _, self.infos = self.env.reset(seed=int(self._rng.integers(2**31 // self.env.num_agents)))
         self._waits[:] = False
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         agents, acted = out.groups[AGENTS], actions[AGENTS]
-        self._over[:] = False  # remains so if this step fails, which leaves the envs in an undefined state
+        self._over[:] = False  # stays False if this step fails, which leaves the envs in an undefined state
         results = self.env.step(acted.reshape(self.env.num_agents, *acted.shape[2:]))
         agents.obs[...], agents.rewards[...], terminated, truncated = map(self._by_env, results[:4])
         agents.present[...] = self._by_env(self.env.masks)
@@ -114,7 +114,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
             self._end(flags, terminated, out)
 
     def _end(self, flags: np.ndarray, terminated: np.ndarray, out: StepArrays) -> None:
-        """Update which rows are finished, absent or back, from the flags of a step, bool [E, A]."""
+        """Update finished, absent and returning rows from the flags of a step, bool [E, A]."""
         agents = out.groups[AGENTS]
         all_flagged = (flags | ~agents.present).all(1)
         agents.rewards[self._away] = 0.0  # rewards of absent rows are not recorded

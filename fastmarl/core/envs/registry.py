@@ -41,21 +41,21 @@ _BUNDLED = {  # name -> path of its class
     "fastmarl.simple_spread": "fastmarl.envs.simple_spread:SimpleSpread",
     "fastmarl.simple_tag": "fastmarl.envs.simple_tag:SimpleTag",
 }
-_BEGIN_IN_NEXT_STEP = {"connect4", "tripletriad"}  # envs of PufferLib, which does not declare this
+_BEGIN_IN_NEXT_STEP = {"connect4", "tripletriad"}  # PufferLib envs with the undeclared autoreset mode NEXT_STEP
 _MAKERS = ("parallel_env", "env")  # functions in PettingZoo modules, in order of preference
 _OF_PETTINGZOO = {"pettingzoo", "mpe2", "magent2"}  # packages whose `_MAKERS` functions take keyword options
 _KNOWN_PACKAGES = {"fastmarl", "openspiel", "vmas", "pufferlib", *_OF_PETTINGZOO, *_HOMES}
-_MAIN = ("__main__", "__mp_main__")  # names of the script, here and in a spawned process, which has a separate copy
-_asked_for: set[str | None] = set()  # names of all envs requested by this program
+_MAIN = ("__main__", "__mp_main__")  # module names of the script, here and in a spawned process, which re-imports it
+_asked_for: set[str | None] = set()  # names of all envs that this program has requested
 _PROCESS = os.getpid()
-_CONFIGS = {"config", "env_config", "cfg", "env_cfg", "conf", "context", "env_context"}  # parameters for entire configs
+_CONFIGS = {"config", "env_config", "cfg", "env_cfg", "conf", "context", "env_context"}  # parameters for a whole config
 
 
 def register_env(name: str, creator: Callable[[dict], Any]) -> None:
     """Make `env=name` call `creator(env_config)`. Registering a name again replaces its creator.
 
     Raises:
-        EnvCheckError: If `creator` cannot be called this way, or is an env instead of a creator of envs.
+        EnvCheckError: If `creator` cannot be called this way, or is an env instead of a callable that creates one.
     """
     if not isinstance(name, str):
         raise EnvCheckError(f"expected a string as the name of an environment, got {name!r}")
@@ -65,9 +65,9 @@ def register_env(name: str, creator: Callable[[dict], Any]) -> None:
 
 
 def registered_creator(name: str) -> Callable[[dict], Any] | None:
-    """Return the creator registered under a name with `register_env()` or, if Ray is loaded, with Tune."""
+    """Return the creator registered under a name with `register_env()` or, if Ray has been imported, with Tune."""
     tune: Any = sys.modules.get("ray.tune.registry")
-    # A forked process does not have the threads of Ray, so the query would hang there. The parent asks beforehand.
+    # The query would hang in a forked process, which lacks Ray's threads, so the parent makes it before forking.
     asks_tune = tune is not None and name not in _registered and os.getpid() == _PROCESS
     if asks_tune and tune._global_registry.contains(tune.ENV_CREATOR, name):
         return tune._global_registry.get(tune.ENV_CREATOR, name)
@@ -75,29 +75,30 @@ def registered_creator(name: str) -> Callable[[dict], Any] | None:
 
 
 def env_creator(env: Any) -> Callable[[dict], Any]:
-    """Return a function that makes an env from an `env_config`.
+    """Return a function that creates an env from an `env_config`.
 
     Args:
         env: A class or callable, called with `env_config` as the only argument, as in RLlib; a Gymnasium or PettingZoo
-            class, a module with the PettingZoo function `parallel_env` or else `env`, or such a function, called with
-            `**env_config` (but with the entire config if its first parameter is named `config`, `env_config` or
-            similar), and with `num_envs` if that is the first parameter; or a name:
+            class, a module with a PettingZoo function `parallel_env` or `env`, or such a function, called with
+            `**env_config` (or the entire config if the first parameter is named `config`, `env_config` or similar), and
+            `num_envs` if that is the first parameter; or a name:
 
-            - one registered here or with `ray.tune.register_env()`;
-            - the name of such a module, for example "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
-              "magent2.battle_v4";
-            - "package.module:Name", a class or callable in that module;
-            - an id in the Gymnasium registry, made by `gym.make` with `**env_config`: "CartPole-v1", whose only agent
-              is 0; or, with the module that registers it, "lbforaging:Foraging-8x8-2p-3f-v3";
-            - "openspiel." and a game, such as "openspiel.kuhn_poker", with its parameters as `env_config`;
+            - a name registered with `register_env()` or `ray.tune.register_env()`;
+            - the name of a PettingZoo module, for example "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3"
+              or "magent2.battle_v4";
+            - "package.module:Name" for a class or callable in that module;
+            - an id in the Gymnasium registry, passed to `gym.make` with `**env_config`: "CartPole-v1", whose only agent
+              is 0, or "lbforaging:Foraging-8x8-2p-3f-v3", which includes the module that registers it;
+            - "openspiel." followed by a game, such as "openspiel.kuhn_poker", with the game's parameters as
+              `env_config`;
             - "fastmarl.cart_pole", "fastmarl.simple_spread", "fastmarl.simple_tag", "fastmarl.connect_four",
               "fastmarl.gridworld", "fastmarl.lbforaging" or "fastmarl.rware", which are compiled and bundled; "vmas."
-              and a scenario, such as "vmas.balance"; or "pufferlib." and one of its compiled envs, such as
-              "pufferlib.rware". These are batches with as many envs as the runner and the options `**env_config`.
+              followed by a scenario, such as "vmas.balance"; or "pufferlib." followed by one of its compiled envs, such
+              as "pufferlib.rware". These are batches of `num_envs` envs, with `**env_config` as options.
 
     Raises:
         EnvCheckError: If a name is unknown, a package is not installed, or `env` is an instance or cannot be called
-            this way. The returned function also raises it, for unknown options.
+            this way. The returned function also raises it, if options are unknown.
     """
     _asked_for.add(env_name(env))
     if isinstance(env, str):
@@ -119,11 +120,11 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
 
 
 def portable(env: Any) -> Any:
-    """Return an equivalent of `env` for `env_creator()` in another process, where nothing is registered."""
+    """Return an equivalent of `env` that `env_creator()` accepts in another process, where no names are registered."""
     _asked_for.add(env_name(env))
     if isinstance(env, str):
         return registered_creator(env) or _portable_name(env)
-    env_creator(env)  # raises errors here rather than there
+    env_creator(env)  # raises errors here rather than in the other process
     return env.__name__ if isinstance(env, ModuleType) else env
 
 
@@ -133,12 +134,12 @@ def _portable_name(name: str) -> Any:
 
 
 class _Registered:
-    """Makes an env from a name that other processes may not know; its pickle includes the required information.
+    """Creates an env by a name that other processes may not know; its pickle contains the registration.
 
     Args:
         name: Name of the env.
-        sent: Set in the other process: a module to import first, which may register the name, and the Gymnasium
-            specification of the env, or None if the module registers it.
+        sent: Only in the other process: a module to import first, and the Gymnasium specification of the env, or None
+            if the module registers the name.
     """
 
     def __init__(self, name: str, sent: tuple[str, EnvSpec | None] | None = None):
@@ -157,7 +158,7 @@ class _Registered:
 
 
 def _registration(name: str) -> tuple[str, EnvSpec | None]:
-    """Return `sent` for `_Registered`. An entry point that is not a string is only known to the script."""
+    """Return `sent` for `_Registered`. If the entry point is not a string, only the script can register the env."""
     spec = gym.registry.get(name)
     if spec is not None and isinstance(spec.entry_point, str):
         return spec.entry_point.partition(":")[0], spec
@@ -165,7 +166,7 @@ def _registration(name: str) -> tuple[str, EnvSpec | None]:
 
 
 def env_name(env: Any) -> str | None:
-    """Return a name from which another process can make the env, or None."""
+    """Return a name by which another process can create the env, or None."""
     if isinstance(env, str):
         return env
     if isinstance(env, _Registered):
@@ -181,15 +182,15 @@ def env_name(env: Any) -> str | None:
 
 
 def may_be_named_by_a_file(name: Any) -> bool:
-    """Return True for names that are known or that this program has requested; others could run arbitrary code."""
+    """Return True for known names and those that this program has requested; other names could run arbitrary code."""
     return isinstance(name, str) and (name in _asked_for or is_known(name))
 
 
 def is_known(name: str) -> bool:
-    """Return True for a registered name or a name of a known package.
+    """Return True if a name is registered or belongs to a known package.
 
-    A name in the Gymnasium registry belongs to the package of its code. Envs of other packages may import a module
-    named by an option, as shimmy's GymV26Environment-v0 does.
+    A name in the Gymnasium registry belongs to the package of its entry point. Envs of other packages may import a
+    module named by an option, as shimmy's GymV26Environment-v0 does.
     """
     if registered_creator(name):
         return True
@@ -202,19 +203,19 @@ def is_known(name: str) -> bool:
 def _check_is_creator(creator: Any, what: str) -> None:
     if not inspect.isclass(creator) and hasattr(creator, "reset") and hasattr(creator, "step"):
         name = type(creator).__name__
-        raise EnvCheckError(f"{what} is an instance of {name}, but every copy needs its own; give the class, or a "
+        raise EnvCheckError(f"{what} is an instance of {name}, but several copies are needed; pass the class, or a "
                             f"callable such as lambda env_config: {name}(...)")  # fmt: skip
     if not callable(creator):
         raise EnvCheckError(f"{what} must be a class, a callable (env_config) -> env, or a registered name, "
                             f"got {creator!r:.200}")  # fmt: skip
     if misfit(creator, {}):
         name = getattr(creator, "__name__", repr(creator))
-        raise EnvCheckError(f"{what} is called with env_config as its one argument, but {name} does not take it; give "
-                            f"a callable such as lambda env_config: {name}(**env_config)")  # fmt: skip
+        raise EnvCheckError(f"{what} is called with env_config as its only argument, but {name} does not accept it; "
+                            f"pass a callable such as lambda env_config: {name}(**env_config)")  # fmt: skip
 
 
 def _takes_options(creator: Any) -> bool:
-    """Return True if `creator` is to be called with `**env_config`; see `env_creator()`."""
+    """Return True if `creator` must be called with `**env_config`; see `env_creator()`."""
     made, first = _without_partial(creator), _first_parameter(creator)
     if inspect.isclass(made):
         return first == "num_envs" or (first not in _CONFIGS and _is_of_other_kind(made))
@@ -232,7 +233,7 @@ def _without_partial(creator: Any) -> Any:
 
 
 def _first_parameter(creator: Any) -> str | None:
-    """Return the name of the first positional parameter, or None if it does not exist or is unknown."""
+    """Return the name of the first positional parameter, or None if there is none or it is unknown."""
     try:
         parameters = inspect.signature(creator).parameters.values()
     except (TypeError, ValueError):
@@ -241,7 +242,7 @@ def _first_parameter(creator: Any) -> str | None:
 
 
 def _is_of_other_kind(env_class: type) -> bool:
-    """Return True for a Gymnasium or PettingZoo class. Classes of fastmarl and RLlib take the entire config instead."""
+    """Return True for a Gymnasium or PettingZoo class; fastmarl and RLlib classes receive the entire config instead."""
     if issubclass(env_class, MultiAgentEnv) or any(
         (base.__module__, base.__name__) == ("ray.rllib.env.multi_agent_env", "MultiAgentEnv")
         for base in env_class.__mro__
@@ -252,7 +253,7 @@ def _is_of_other_kind(env_class: type) -> bool:
 
 
 def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False) -> Callable[[dict], Any]:
-    """Return a function that calls `make(**env_config)`, with `num_envs` of the runner added for a batch."""
+    """Return a function that calls `make(**env_config)`, adding the runner's `num_envs` for a batch."""
 
     def create(env_config: Mapping[str, Any]) -> Any:
         of_runner = {"num_envs": getattr(env_config, "num_envs", 1)} if is_batch else {}
@@ -261,14 +262,14 @@ def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False
         except TypeError as error:
             if not _is_of_arguments(error):
                 raise
-            raise EnvCheckError(f"{name} can't be made with env_config={dict(env_config)!r:.200} as its keywords: "
+            raise EnvCheckError(f"cannot create {name} with env_config={dict(env_config)!r:.200} as keyword arguments: "
                                 f"{error}{option_meant(make, env_config)}") from error  # fmt: skip
 
     return create
 
 
 def _is_of_arguments(error: TypeError) -> bool:
-    """Return True if the error means that a call did not match a signature."""
+    """Return True if an error means that the arguments of a call did not match the signature."""
     problems = ("unexpected keyword argument", "multiple values for", "takes no arguments")
     return any(each in str(error) for each in problems) or ("missing" in str(error) and "argument" in str(error))
 
@@ -318,7 +319,7 @@ def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:
     if scenario not in known:
         raise _unknown(f"vmas.{scenario}", "vmas has no such scenario", [f"vmas.{name}" for name in known])
 
-    def make(**options: Any) -> Any:  # options cannot replace the scenario, which may be a file that would be run
+    def make(**options: Any) -> Any:  # options cannot replace the scenario, as it could be a file to run
         return vmas.make_env(scenario=scenario, terminated_truncated=True, **options)
 
     return _with_options(make, f"vmas.{scenario}", is_batch=True)
@@ -340,7 +341,7 @@ def _pufferlib_envs(name: str) -> Callable[[dict], Any]:
 
 
 def _named_in_module(name: str) -> Callable[[dict], Any]:
-    """Resolve "package.module:Name": an id that the module registers with Gymnasium, or one of its attributes."""
+    """Resolve "package.module:Name", which is either a Gymnasium id that the module registers or an attribute of it."""
     path, _, attribute = name.rpartition(":")
     package = path.partition(".")[0]
     if path.endswith(".py") or not all(part.isidentifier() for part in path.split(".")):
@@ -361,7 +362,7 @@ def _named_in_module(name: str) -> Callable[[dict], Any]:
 
 
 def _from_gymnasium(name: str, id_: str) -> Callable[[dict], Any]:
-    """Return a creator of an env in the Gymnasium registry, without its checker, which assumes one agent."""
+    """Return a creator of an env in the Gymnasium registry, without Gymnasium's checker, which assumes one agent."""
     try:
         gym.spec(id_)
     except gym.error.Error as error:
@@ -382,7 +383,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _sibling_modules(path: str) -> list[str]:
-    """Return the full names of the modules and classes in the parent of `path`; [] if the package does not exist."""
+    """Return the full names of the modules and classes in the parent package of `path`; [] if it does not exist."""
     parent = path.rpartition(".")[0]
     try:
         package = import_module(parent)

@@ -13,16 +13,16 @@ from fastmarl.core.objects.public import public
 
 @dataclass
 class EnvDescription:
-    """Description of an env in a worker.
+    """Class, agents and spaces of an env in a worker.
 
     Attributes:
         env_class: Module and name of its class.
         possible_agents: Ids of all possible agents; empty means any id.
         named_agents: Ids under which its spaces are declared, for envs without `possible_agents`.
         spaces: (observation space, action space) of these agents.
-        observation_space, action_space: Spaces for all agents, if the env has these.
-        state_space: Space of its global states, if they are recorded.
-        supports_checkpoint: True if the env can return its state.
+        observation_space, action_space: Spaces shared by all agents, or None.
+        state_space: Space of its global state, if recorded.
+        supports_checkpoint: True if the env can save and restore its state.
     """
 
     env_class: tuple[str, str]
@@ -36,7 +36,7 @@ class EnvDescription:
 
 
 class WorkerClient(Protocol):
-    """The interface of a worker process that RemoteEnv uses."""
+    """The methods of a worker process that RemoteEnv uses."""
 
     @property
     def pid(self) -> int | None: ...
@@ -48,7 +48,7 @@ class WorkerClient(Protocol):
 
 @public("fastmarl.envs")
 class RemoteEnv:
-    """Represents an env in a worker process: provides its agents and spaces, and can call its methods.
+    """Proxy of an env in a worker process, with its agents and spaces; `call()` runs any of its methods.
 
     Args:
         worker: The worker.
@@ -60,7 +60,7 @@ class RemoteEnv:
         self._worker = worker
         self._index = index
         self._description = description
-        self._asked: tuple[Hashable, tuple[gym.Space, gym.Space]] | None = None  # last requested agent, and its spaces
+        self._asked: tuple[Hashable, tuple[gym.Space, gym.Space]] | None = None  # last requested agent and its spaces
         self.env_class = description.env_class
         self.possible_agents = description.possible_agents
         self.named_agents = description.named_agents
@@ -74,23 +74,23 @@ class RemoteEnv:
 
     @property
     def unwrapped(self) -> RemoteEnv:
-        """This proxy, since the env itself is in another process."""
+        """This proxy, since the env lives in another process."""
         return self
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the method `name` of the env, or read its attribute of that name. Arguments and results are pickled.
+        """Call the env's method `name`, or read its attribute `name`. Arguments and results are pickled.
 
         Raises:
-            EnvWorkerError: If the worker has died. Errors of the env itself are propagated.
+            EnvWorkerError: If the worker has died. Errors raised by the env are propagated.
         """
         return self._worker.call(self._index, name, args, kwargs)
 
     def reset(self, *, seed: int | None = None) -> tuple[dict, dict]:
-        """Start an episode that the runner does not record, with a `seed` or None."""
+        """Start an episode that the runner does not record; `seed` may be None."""
         return self.call("reset", seed=seed)
 
     def get_state(self) -> Any:
-        """Return the state of the env, if it supports this."""
+        """Return the state of the env, which must support checkpoints."""
         return self.call("get_state")
 
     def set_state(self, state: Any) -> None:

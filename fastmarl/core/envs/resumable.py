@@ -1,4 +1,4 @@
-"""Envs with a complete saveable state, so that an episode can continue elsewhere."""
+"""Support for envs that can save and restore their complete state, even in the middle of an episode."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from fastmarl.core.errors import EnvCheckError
 def supports_checkpoint(env: Any) -> bool:
     """Return True if `env` itself declares that it supports checkpoints.
 
-    Attributes that a wrapper passes on from the env inside do not count, because they ignore the state of the wrapper.
-    Methods alone do not count either, because envs may use their names for something else (MuJoCo, SMAC).
+    Attributes that a wrapper forwards from its inner env do not count, since they ignore the wrapper's state. Having
+    the methods is not enough either: some envs (MuJoCo, SMAC) use the same names for something else.
 
     Raises:
-        EnvCheckError: If it declares support but does not have the methods.
+        EnvCheckError: If it declares support but does not implement the methods.
     """
     if getattr_static(env, "supports_checkpoint", None) is None or env.supports_checkpoint is not True:
         return False
     for name in ("get_state", "set_state"):
         if not callable(getattr(env, name, None)):
-            raise EnvCheckError(f"{type(env).__name__} has supports_checkpoint=True and no method {name}(); "
-                                f"add it, or leave supports_checkpoint out")  # fmt: skip
+            raise EnvCheckError(f"{type(env).__name__} has supports_checkpoint=True but no method {name}(); add it, or "
+                                f"leave out supports_checkpoint")  # fmt: skip
     return True
 
 
 class ResumableAdapter(EnvAdapter):
-    """Base class of adapters that keep no episode state besides the state of their env."""
+    """Base class of adapters without episode state beyond that of their env."""
 
     @property
     def supports_checkpoint(self) -> bool:
-        """True if the adapted env supports it."""
+        """True if the adapted env supports checkpoints."""
         return supports_checkpoint(self.env)
 
     def get_state(self) -> Any:
@@ -40,5 +40,5 @@ class ResumableAdapter(EnvAdapter):
         return self.env.get_state()
 
     def set_state(self, state: Any) -> None:
-        """Restore the result of `get_state()`."""
+        """Restore a state returned by `get_state()`."""
         self.env.set_state(state)

@@ -1,4 +1,4 @@
-"""Suggestions for misspelt names of environments."""
+"""Suggestions for misspelt environment names."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ MOST = 3
 
 
 def suggestions(name: str, known: Iterable[str]) -> list[str]:
-    """Return names similar to this one, best match first, preferring names from the same package.
+    """Return names similar to `name`, best match first, preferring names from the same package.
 
     Args:
         name: The unknown name.
-        known: Names beyond the environments of the installed Gymnasium, PettingZoo, MPE2, MAgent2 and OpenSpiel.
+        known: Names to consider besides the environments of the installed Gymnasium, PettingZoo, MPE2, MAgent2 and
+            OpenSpiel.
     """
     by_core: dict[str, list[str]] = {}
     for other in dict.fromkeys([*known, *_modules(), *reversed(gym.registry), *_games()]):
@@ -49,7 +50,7 @@ def _core(name: str) -> str:
 
 
 def _modules() -> list[str]:
-    """Return the env modules of the installed packages in HOMES, without importing them."""
+    """List the env modules of installed packages in HOMES without importing them."""
     found = []
     for package, folders in HOMES.items():
         spec = find_spec(package)
@@ -62,7 +63,7 @@ def _modules() -> list[str]:
 
 
 def _games() -> list[str]:
-    """Return the names of OpenSpiel games, if it is installed."""
+    """Return the names of all OpenSpiel games, or an empty list if OpenSpiel is not installed."""
     try:
         return [f"openspiel.{game}" for game in import_module("pyspiel").registered_names()]
     except ImportError:
@@ -70,7 +71,7 @@ def _games() -> list[str]:
 
 
 def option_meant(make: Callable[..., Any], env_config: Mapping[str, Any]) -> str:
-    """Return a hint for a misspelt option if the signature lists the valid ones."""
+    """Return a hint for a misspelt option, or "" if the signature of `make` does not list the valid ones."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
@@ -78,4 +79,4 @@ def option_meant(make: Callable[..., Any], env_config: Mapping[str, Any]) -> str
     takes_any = any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters.values())
     known = [name for name in parameters if name != "num_envs"]
     meant = [name for option in env_config if option not in known for name in similar(option, known)[:1]]
-    return did_you_mean(meant) or ("" if takes_any or not known else f"; there are {', '.join(known)}")
+    return did_you_mean(meant) or ("" if takes_any or not known else f"; valid options are {', '.join(known)}")

@@ -19,7 +19,7 @@ from fastmarl.core.envs.resumable import supports_checkpoint
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.checks import is_integer
 
-PASSED_ON = (  # attributes, if the env has them
+PASSED_ON = (  # attributes copied from the env, if present
     "observation_spaces", "action_spaces", "observation_space", "action_space", "state", "state_space", "metadata",
     "agents",
 )  # fmt: skip
@@ -27,29 +27,29 @@ OF_BATCHES = ("num_envs", "groups", "possible_agents", "may_take_turns", "seeds_
 
 
 def time_limited(env: Any, max_steps: int) -> Callable[[dict], TimeLimitedEnv | TimeLimitedBatch]:
-    """Return a creator of the same environment with episodes truncated after `max_steps` env steps.
+    """Return a callable that creates the same environment, but truncates episodes after `max_steps` env steps.
 
     Pass it as `EnvRunnerConfig(env=...)`, or to anything else that accepts an env.
 
     Args:
-        env: Any value of `EnvRunnerConfig(env=...)`. A batch must be able to start single episodes; a Gymnasium vector
-            env, for example, needs the autoreset mode DISABLED.
-        max_steps: Maximum number of steps, at least 1.
+        env: Any value of `EnvRunnerConfig(env=...)`. A batch must be able to reset envs individually; a Gymnasium
+            vector env, for example, needs the autoreset mode DISABLED.
+        max_steps: Maximum number of steps per episode, >= 1.
 
     Raises:
         ConfigError: If `max_steps` is invalid.
         EnvCheckError: If the env is unknown.
     """
     if not is_integer(max_steps) or max_steps < 1:
-        raise ConfigError(f"max_steps must be an integer of at least 1, got {max_steps!r}")
+        raise ConfigError(f"max_steps must be a positive integer, got {max_steps!r}")
     return TimeLimit(env, int(max_steps))
 
 
 class TimeLimit:
-    """Creates time-limited environments, also in worker processes.
+    """Creates time-limited environments. Can be pickled for worker processes.
 
     Attributes:
-        env: The environment, in a form usable in other processes.
+        env: The environment, in a form that other processes can use.
         max_steps: Maximum number of steps per episode.
     """
 
@@ -63,12 +63,12 @@ class TimeLimit:
 
 
 class _Counting(EnvAdapter):
-    """Common part of both adapters: a count of steps, which belongs to the state of a running episode.
+    """Base class of both adapters: keeps the step count, which is part of the state of a running episode.
 
     Args:
         env: The environment.
         max_steps: Maximum number of steps per episode.
-        passed_on: Names of attributes taken from the environment.
+        passed_on: Names of attributes to copy from the environment.
     """
 
     def __init__(self, env: Any, max_steps: int, passed_on: Sequence[str]):
@@ -80,11 +80,11 @@ class _Counting(EnvAdapter):
                 setattr(self, name, getattr(env, name))
 
     def get_state(self) -> Any:
-        """Return the state of the adapted env, and the count."""
+        """Return the state of the adapted env and the step count."""
         return {"env": self.env.get_state(), "steps": copy(self._t)}
 
     def set_state(self, state: Any) -> None:
-        """Restore the result of `get_state()`."""
+        """Restore a state returned by `get_state()`."""
         self.env.set_state(state["env"])
         self._t = copy(state["steps"])
 
@@ -97,20 +97,17 @@ class TimeLimitedEnv(_Counting):
         self.possible_agents = possible_agents_of(env)
 
     def get_observation_space(self, agent_id: Any) -> gym.Space:
-        """Return the observation space of an agent in the adapted env."""
         return env_spaces(self.env, agent_id)[0]
 
     def get_action_space(self, agent_id: Any) -> gym.Space:
-        """Return the action space of an agent in the adapted env."""
         return env_spaces(self.env, agent_id)[1]
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Reset the env and the step count."""
         self._t = 0
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Step the env; the last allowed step sets "__all__" in truncateds."""
+        """Step the env; at the last allowed step, set "__all__" in truncateds."""
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
         self._t += 1
         if self._t >= self.max_steps and not terminateds.get("__all__", False):
@@ -119,19 +116,19 @@ class TimeLimitedEnv(_Counting):
 
 
 class TimeLimitedBatch(_Counting, ArrayEnv):
-    """Truncates the episodes of a batch of envs, each after `max_steps` steps."""
+    """Truncates the episodes of each env in a batch after `max_steps` steps."""
 
     def __init__(self, env: ArrayEnv, max_steps: int):
         super().__init__(env, max_steps, (*PASSED_ON, *OF_BATCHES))
         self._t = np.zeros(env.num_envs, np.int64)
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
-        """Reset envs and their step counts."""
+        """Reset the given envs and their step counts."""
         self._t[env_indices] = 0
         self.env.reset(env_indices, out, seeds=seeds)
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
-        """Step the envs; those at their last allowed step are truncated."""
+        """Step the envs and truncate the episodes that have reached `max_steps`."""
         self.env.step(actions, out)
         self._t += 1
         np.logical_or(out.truncated, (self._t >= self.max_steps) & ~out.terminated, out=out.truncated)

@@ -16,7 +16,7 @@ from fastmarl.core.spaces.values import can_hold, converted, described
 
 
 class Misfit(NamedTuple):
-    """A value, or a part of one, that does not match its space; with kind "dtype" NumPy can convert it."""
+    """A value, or part of one, that does not match its space; if `kind` is "dtype", NumPy can convert it."""
 
     kind: str  # "observation", "bounds" or "dtype"
     path: tuple
@@ -24,10 +24,10 @@ class Misfit(NamedTuple):
 
 
 def misfits(space: gym.Space, value: Any, path: tuple = (), is_taken: bool | None = None) -> Iterator[Misfit]:
-    """Yield values a runner rejects ("observation") or converts ("dtype"), and values outside the space ("bounds").
+    """Yield parts that a runner rejects ("observation") or converts ("dtype"), or that are out of bounds ("bounds").
 
     Args:
-        is_taken: Result of a custom `contains()` of an enclosing space; None if there is no such method.
+        is_taken: Result of the custom `contains()` of an enclosing space; None if no enclosing space has one.
     """
     is_own = has_own_contains(space)
     if is_own:
@@ -47,7 +47,7 @@ def misfits(space: gym.Space, value: Any, path: tuple = (), is_taken: bool | Non
 
 
 def _problem_of_entries(space: gym.spaces.Dict | gym.spaces.Tuple, value: Any, *, may_have_others: bool) -> str:
-    """Return "" if a value has the entries of a container space, else a description of the problem."""
+    """Return "" if a value has the entries that a container space requires, else a description of the problem."""
     n = len(space.spaces)
     if isinstance(space, gym.spaces.Dict):
         if isinstance(value, Mapping) and set(value) >= set(space.spaces) and (len(value) == n or may_have_others):
@@ -87,7 +87,7 @@ def _array_misfits(space: gym.Space, value: Any, path: tuple, is_taken: bool | N
 
 
 def reward_problem(reward: Any) -> str | None:
-    """Return why a runner rejects this reward, or None."""
+    """Describe why a runner would reject this reward, or return None."""
     try:
         array = np.asarray(reward)
     except Exception:  # user code may raise anything
@@ -98,11 +98,11 @@ def reward_problem(reward: Any) -> str | None:
 
 
 def random_action(space: gym.Space, mask: Any = None) -> Any:
-    """Sample an action with the generator of the space, in the types used by runners.
+    """Sample an action of the types used by runners, with the random generator of the space.
 
     Args:
-        mask: Mask for a Discrete or MultiDiscrete space, in any form that `spaces.masks` supports: nonzero where a
-            choice is legal. It is ignored if its size is wrong or it allows nothing.
+        mask: Mask for a Discrete or MultiDiscrete space, in any form that `spaces.masks` supports; nonzero entries are
+            legal. Ignored if its size is wrong or it allows no choice.
     """
     if isinstance(space, gym.spaces.Dict):
         return {key: random_action(part) for key, part in space.spaces.items()}
@@ -137,7 +137,7 @@ def arrays_in(value: Any) -> Iterator[np.ndarray]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return True if keys, lengths, strings and (byte by byte) numbers are equal; other objects are not compared."""
+    """Return True if keys, lengths, strings, numbers (arrays: bitwise) and the types of other objects are equal."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):

@@ -1,4 +1,4 @@
-"""Adapter of vmas worlds, which are simulated together in torch, to the array protocol."""
+"""Adapter from vmas worlds, which torch simulates together, to the array protocol."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout
 
 if TYPE_CHECKING:
-    import torch  # not at run time: worker processes without such a world do not need it
+    import torch  # not at run time: worker processes without vmas worlds do not need it
 
 
 @public("fastmarl.envs")
 class VmasEnv(ArrayEnv):
     """Adapts a batch of vmas worlds, for example `vmas.make_env("balance", num_envs=512, terminated_truncated=True)`.
 
-    Agents keep their names in vmas; agents with equal spaces form a group. An episode ends for all agents at the same
-    time. vmas resets worlds one by one, at about the cost of a step of all worlds each, so worlds that end together
-    (`max_steps`) are reset together. Only the first seed is used, for the entire batch.
+    Agents keep their vmas names; agents with equal spaces form a group. Episodes end for all agents at the same time.
+    vmas resets worlds one by one, each at about the cost of stepping all worlds; if all worlds end together
+    (`max_steps`), they are reset in one call. Only the first seed is used, for the entire batch.
 
     Args:
         env: Result of `vmas.make_env` without a wrapper, on any device.
-        infos: Record the infos of vmas about each agent at each step, as arrays. This takes about 2 µs per agent step
-            and value.
+        infos: If True, record the infos of each agent at each step, as arrays. This takes about 2 µs per agent step and
+            value.
 
     Raises:
-        EnvCheckError: If the env was made without `terminated_truncated=True`.
+        EnvCheckError: If the env was created without `terminated_truncated=True`.
     """
 
-    may_take_turns = False  # every method of vmas replaces the global generators of torch, NumPy and Python
+    may_take_turns = False  # every vmas method replaces the state of the global generators of torch, NumPy and Python
 
     def __init__(self, env: Any, *, infos: bool = False):
         if not env.terminated_truncated:
-            raise EnvCheckError("expected a vmas world made with terminated_truncated=True, which separates the two")
+            raise EnvCheckError("expected a vmas world with separate flags; create it with terminated_truncated=True")
         self.env = env
         self._infos = infos
         self._keys = [agent.name if env.dict_spaces else i for i, agent in enumerate(env.agents)]
@@ -108,7 +108,7 @@ class VmasEnv(ArrayEnv):
 
 
 def _as_gymnasium(space: Any) -> gym.Space:
-    """Convert a space of the old gym package, which vmas uses, to Gymnasium."""
+    """Convert a space from the old gym package, which vmas uses, to Gymnasium."""
     kind = type(space).__name__
     if kind == "Dict":
         return gym.spaces.Dict({key: _as_gymnasium(part) for key, part in space.spaces.items()})

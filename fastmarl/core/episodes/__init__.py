@@ -1,1 +1,1 @@
-"""Episodes returned by a runner, complete or in chunks."""
+"""Episodes returned by runners, complete or in chunks."""

@@ -1,4 +1,4 @@
-"""Columns of an agent episode as objects named as in RLlib, such as `steps.observations` and `steps.rewards`."""
+"""Columns of an agent episode as RLlib-compatible objects, such as `steps.observations` and `steps.rewards`."""
 
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ from fastmarl.core.spaces.structs import flatten_struct
 
 
 class HasColumns(Protocol):
-    """The part of `SingleAgentEpisode` that its buffers use."""
+    """The methods of `SingleAgentEpisode` that its buffers use."""
 
     lookback: int
 
@@ -19,13 +19,13 @@ class HasColumns(Protocol):
 
 
 class LookbackBuffer:
-    """A column with its lookback; reads and writes go through the getters and setters of the episode.
+    """A column with its lookback, accessed through the getters and setters of the episode.
 
     Attributes:
-        data: All items, including the lookback: arrays [lookback + n, ...], nested like their space; infos are a list.
+        data: All items, including the lookback: arrays [lookback + n, ...], nested like the space, or a list of infos.
         lookback: Number of items before index 0.
-        space: Space of an item, or None if it is unknown.
-        finalized: Always True: items are stored as arrays.
+        space: Space of an item, or None if unknown.
+        finalized: Always True, since items are stored as arrays.
     """
 
     __slots__ = ("_episode", "_key", "_what")
@@ -57,11 +57,11 @@ class LookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return items, like the getter of the episode for this column."""
+        """Return items; arguments are as in the episode's getter for this column."""
         return self._episode.get(self._what, self._key, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Write items, like the setter of the episode for this column."""
+        """Write items; arguments are as in the episode's setter for this column."""
         self._episode.put(self._what, self._key, new_data, at_indices, neg_index_as_lookback)
 
     def len_incl_lookback(self) -> int:
@@ -82,10 +82,10 @@ class LookbackBuffer:
 
 
 class EnvSteps:
-    """Maps env steps of a chunk to the steps of an agent, like `env_t_to_agent_t` of RLlib.
+    """Maps env steps of a chunk to the steps of an agent, like RLlib's `env_t_to_agent_t`.
 
     Attributes:
-        data: One entry per env step, including the lookback: the step of the agent, or "S" if it had no observation.
+        data: One entry per env step, including the lookback: the agent's step, or "S" if it was not observed.
         lookback: Number of entries before index 0.
     """
 

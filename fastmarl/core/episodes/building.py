@@ -1,4 +1,4 @@
-"""Conversion of user data for episodes built or modified by hand."""
+"""Conversion of user data for episodes that are built or modified by hand."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -13,14 +13,14 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 def to_default_module(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
-    """Default mapping function for episodes built without one; pickles refer to it by its path."""
+    """Map every agent to the default module. Pickles of episodes refer to this function by its path."""
     return DEFAULT_MODULE_ID
 
 
 def given_columns(
     observations: Any, infos: Any, actions: Any, rewards: Any, extras: dict[str, Any], first_env_t: int
 ) -> Source:
-    """Make a source from lists or arrays, without checking their lengths."""
+    """Create a source from lists or arrays without checking their lengths."""
     observed = _arrays(observations, "observation")
     n = 0 if observed is None else len(flatten_struct(observed)[0][1])
     if not n:
@@ -38,7 +38,7 @@ def given_columns(
 
 
 def _arrays(data: Any, what: str) -> Any:
-    """Convert a list of items to arrays; arrays, and the contents of a buffer, are returned unchanged."""
+    """Convert a list of items to arrays; arrays, and arrays in a buffer, are returned unchanged."""
     if not isinstance(data, (np.ndarray, dict, tuple)):
         data = getattr(data, "data", data)
     if not isinstance(data, list):
@@ -50,7 +50,7 @@ def _arrays(data: Any, what: str) -> Any:
 
 
 def fitting(new_data: Any, data: Any, n: int, is_item: bool, who: str) -> Any:
-    """Convert n new items to the form of a column like `data`: a list, or arrays [n, ...] with the same nesting."""
+    """Convert n new items to the form of the column `data`: a list, or arrays [n, ...] with the same nesting."""
     if isinstance(data, list) or (isinstance(new_data, list) and not new_data):
         items = [new_data] if is_item else list(new_data)
         _check_number(len(items), n, who)
@@ -63,7 +63,7 @@ def fitting(new_data: Any, data: Any, n: int, is_item: bool, who: str) -> Any:
         values = map_struct(lambda leaf: array_of(leaf, who), _arrays(new_data, who))
     old, new = dict(flatten_struct(data)), dict(flatten_struct(values))
     if old.keys() != new.keys():
-        raise EpisodeError(f"{who}: expected items with the parts {list(old)}, got {list(new)}")
+        raise EpisodeError(f"{who}: expected items with the entries {list(old)}, got {list(new)}")
     for path, leaf in new.items():
         _check_number(len(leaf), n, who)
         _check_fits(leaf, old[path], who)
@@ -77,6 +77,6 @@ def _check_number(got: int, expected: int, who: str) -> None:
 
 def _check_fits(new: np.ndarray, old: np.ndarray, who: str) -> None:
     if new.shape[1:] != old.shape[1:]:
-        raise EpisodeError(f"{who}: expected items of {old.dtype} and shape {old.shape[1:]}, got {new.dtype} and "
-                           f"shape {new.shape[1:]}")  # fmt: skip
+        raise EpisodeError(f"{who}: expected items of dtype {old.dtype} and shape {old.shape[1:]}, got {new.dtype} and "
+                           f"{new.shape[1:]}")  # fmt: skip
     check_held(old.dtype, new, who)

@@ -1,6 +1,6 @@
-"""A chunk of an episode, stored as integers and decoded on first access.
+"""Chunks of episodes, stored as integers and decoded on first access.
 
-Agent episodes are built only on demand, because most are never read.
+Agent episodes are built on demand, because most are never read.
 """
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -29,20 +29,20 @@ Blocks = Sequence[Block] | Mapping[int, Block]  # indexed by module index
 
 
 class Unbuilt(NamedTuple):
-    """n chunks of a single call, with m lanes in total, in numeric form: their agent episodes are not built yet."""
+    """Numeric form of n chunks of a single call, with m lanes in total, whose agent episodes have not been built."""
 
     ids: list[str]
     times: np.ndarray  # int64 [n, 2]: env_t_started, env_t
     env_states: Sequence[Any]
     n_lanes: np.ndarray  # int64 [n]
-    agent_ids: list[Hashable]  # [m], within each chunk in order of appearance
+    agent_ids: list[Hashable]  # [m], in order of appearance within each chunk
     columns: np.ndarray  # int64 [m, 8], see `Scatter.lanes_now()`
     blocks: Blocks
     module_ids: Sequence[str]  # indexed by module index
 
 
 class ChunkHead(NamedTuple):
-    """Contents of a simple chunk except the steps of its agents; see `Chunk`."""
+    """Contents of a simple chunk without the steps of its agents; see `Chunk`."""
 
     id_: str
     env_t_started: int
@@ -60,14 +60,14 @@ class ChunkLanes:
     """Locates the rows of all lanes in a chunk.
 
     Args:
-        agent_ids, lanes: In order of appearance.
+        agent_ids, lanes: Agent ids and lanes in order of appearance.
         columns: One row per lane; see `Scatter.lanes_now()`.
-        blocks, module_ids: Indexed by module index.
+        blocks, module_ids: Blocks and module ids, indexed by module index.
         episode_id: Id of the episode.
         spaces: Agent id -> (observation space, action space).
         infos: Lane -> env step -> info.
-        is_under_way: True while the episode is running and exposed to callbacks. Agents without a transition, and
-            pending actions (not followed by an observation yet), are then included.
+        is_under_way: True while the episode is running and visible to callbacks. Agents without a transition, and
+            pending actions (without a next observation yet), are then included.
         is_private: If True, writes to the agent episodes are not recorded.
     """
 
@@ -83,7 +83,7 @@ class ChunkLanes:
     is_private: bool = False
 
     def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkLanes":
-        """Select the lanes of agents with certain modules, without keeping the memory of other modules alive."""
+        """Select the lanes of the `wanted` modules, without keeping the memory of other modules alive."""
         module_of_lane = self.columns[:, MODULE].tolist()
         modules = {module for module in set(module_of_lane) if wanted(self.module_ids[module])}
         indices = [index for index, module in enumerate(module_of_lane) if module in modules]
@@ -96,7 +96,7 @@ class ChunkLanes:
         )
 
     def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
-        """Return, for each agent waiting for an observation, its rewards since its last action."""
+        """Return agent id -> sum of rewards since the last action, for agents waiting for an observation."""
         rewards = {}
         for index in waiting_places(self.columns, acting_from):
             row, module = self.columns[index, ROW], self.columns[index, MODULE]
@@ -104,7 +104,7 @@ class ChunkLanes:
         return rewards
 
     def open_actions(self, waiting: Collection[Hashable]) -> dict[Hashable, tuple[Any, dict[str, Any]]]:
-        """Return, for each agent waiting for an observation, its action and extra outputs."""
+        """Return agent id -> (action, extra outputs), for agents waiting for an observation."""
         found = {}
         for agent_id, columns in zip(self.agent_ids, self.columns.tolist(), strict=True):
             if agent_id in waiting:
@@ -117,7 +117,7 @@ class ChunkLanes:
         return found
 
     def waiting_infos(self) -> dict[Hashable, dict[int, dict[str, Any]]]:
-        """Return agent id -> env step -> info for steps in which the agent waited for an observation."""
+        """Return agent id -> env step -> info, for steps in which the agent received no observation."""
         found = {}
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
             row, count, _, _, final, end_env_t, _, module = columns
@@ -129,11 +129,11 @@ class ChunkLanes:
         return found
 
     def n_rows(self) -> int:
-        """Return the number of rows of all lanes."""
+        """Return the total number of rows of all lanes."""
         return int(self.columns[:, COUNT].sum())
 
     def agent_episodes(self, *, of_all: bool = False) -> dict[Hashable, SingleAgentEpisode]:
-        """Return agent id -> agent episode, for agents with a completed step in the chunk or, if `of_all`, for all."""
+        """Return agent id -> agent episode, for agents with a complete step in the chunk or, if `of_all`, for all."""
         agent_episodes: dict[Hashable, SingleAgentEpisode] = {}
         of_all = of_all or self.is_under_way
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
@@ -172,26 +172,26 @@ class Chunk:
         agent_episodes: Agent id -> agent episode, for agents with at least one transition in this chunk; None if not
             built yet.
         lookback: Number of env steps before `env_t_started` that negative indices can reach.
-        is_terminated, is_truncated: The `__all__` flags. Flags of individual agents are only in their agent episodes.
+        is_terminated, is_truncated: The `__all__` flags; flags of individual agents are in their agent episodes.
         agent_to_module_mapping_fn: Called as `fn(agent_id, episode)` for agents without an agent episode.
         observation_space, action_space: Dicts keyed by agent id.
         common_infos: Env step -> `infos["__common__"]`.
-        waiting_infos: Result of `get_waiting_infos()` if `lanes` is None.
-        hanging_rewards: For each agent that has acted but not been observed since: its rewards since that action.
-        custom_data: User data kept with the episode and passed on to later chunks.
-        agent_ids: Agents known to be alive in this chunk, including those without a transition in it.
-        env_states: Global states at consecutive env steps, [n, ...], the last at `env_t`. n exceeds the length of the
-            chunk: states of the lookback, and of earlier steps at which a waiting agent acted, come first. May also be
-            a list of such arrays, to be concatenated.
-        duration_s: Seconds since the start of the episode.
-        respawned: Agents whose trajectory ended in this chunk and that start a new one at `env_t`.
-        reset_seed: Seed passed to `reset()`, if it determines all randomness in the episode, so that the seed and the
-            actions reproduce it. None if the runner is not seeded or envs share a random generator.
-        lanes: Location of the rows of the agents, as long as they are in blocks.
-        module_of: Agent id -> module id, filled in as `module_for()` is called.
+        waiting_infos: The result of `get_waiting_infos()` if `lanes` is None.
+        hanging_rewards: Agent id -> sum of rewards since its action, for agents that have not been observed since.
+        custom_data: User data attached to the episode, also passed on to later chunks.
+        agent_ids: Ids of the live agents of this chunk, including agents without a transition in it.
+        env_states: Global states [n, ...] at consecutive env steps up to `env_t`. n exceeds the length of the chunk:
+            states of the lookback, and of earlier steps at which a waiting agent acted, come first. A list of such
+            arrays stands for their concatenation.
+        duration_s: Seconds from the start of the episode to `env_t`.
+        respawned: Agents that finished a trajectory in this chunk and start a new one at `env_t`.
+        reset_seed: Seed passed to `reset()`, if seed and actions together reproduce the episode. None if the runner is
+            not seeded or envs share a random generator.
+        lanes: Location of the agents' rows, while they are in blocks.
+        module_of: Agent id -> module id, filled in by `module_for()`.
         open_actions: For episodes built by hand: waiting agent -> (action, extra outputs). None otherwise.
-        early_rewards: For episodes built by hand: agent id -> reward received before the agent acted, which counts
-            towards its next transition.
+        early_rewards: For episodes built by hand: agent id -> reward received while no action was pending, which counts
+            towards the agent's next transition.
         begun_at: For episodes built by hand: start time according to `time.perf_counter()` in this process.
     """
 
@@ -227,9 +227,9 @@ class Chunk:
 
 
 class UnreadChunks(ChunkNotes):
-    """The chunks of a single `sample()` call.
+    """The chunks of a single `sample()` call, not yet decoded.
 
-    Chunks are appended when they end and can be read at any time after `seal()`.
+    Chunks are appended as they end and can be read at any time after `seal()`.
     """
 
     def seal(
@@ -241,10 +241,10 @@ class UnreadChunks(ChunkNotes):
         module_ids: Sequence[str],
         acting_from: list[int],
     ) -> None:
-        """Freeze the location of the rows of all lanes and chunks.
+        """Record where the rows of all lanes are.
 
         Args:
-            agent_ids: Indexed by lane.
+            agent_ids: Agent ids, indexed by lane.
             spaces: One dict per env, covering all agents with lanes.
             blocks, module_ids, acting_from: Indexed by module index.
         """
@@ -260,7 +260,7 @@ class UnreadChunks(ChunkNotes):
         return slice(int(self.numbers[index - 1, -1]) if index else 0, int(self.numbers[index, -1]))
 
     def unbuilt(self, places: list[tuple[int, OwnData | None]]) -> Unbuilt:
-        """Return the numeric part of the results of `read()` for these pairs (index, own data)."""
+        """Return the numeric form of the chunks given as pairs (index, own data)."""
         indices = [index for index, _ in places]
         times, n_lanes, agent_ids, columns = self.lanes_of(indices, self._columns, self._agent_ids)
         return Unbuilt(
@@ -275,7 +275,7 @@ class UnreadChunks(ChunkNotes):
         )
 
     def head(self, index: int, own_data: OwnData | None) -> ChunkHead | None:
-        """Return the head of the chunk at this index, or None if it has other data, such as infos or waiting agents."""
+        """Return the head of the chunk at this index; None if it has other data, such as infos or waiting agents."""
         if own_data is not None and (own_data[0] or own_data[1] or own_data[2] is not None):
             return None
         head = self._head(index)
@@ -287,7 +287,7 @@ class UnreadChunks(ChunkNotes):
         return self.head_of(index, self._agent_ids, ChunkHead)
 
     def read(self, index: int, own_data: OwnData | None) -> Chunk:
-        """Return the chunk at this index; `own_data` is the part stored in its episode."""
+        """Return the chunk at this index; `own_data` is the data that its episode stores."""
         own_infos, custom_data, env_states = own_data or ((), {}, None)
         head, at = self._head(index), self._lanes_of(index)
         infos: dict[int, dict[int, dict[str, Any]]] = {}

@@ -1,12 +1,12 @@
-"""Common base of single-agent and multi-agent episodes."""
+"""Base class of single-agent and multi-agent episodes."""
 
 from typing import Any, Self
 
-OF_OBSERVATIONS = ("observations", "infos")  # these columns have one item more than the others
+OF_OBSERVATIONS = ("observations", "infos")  # these columns have one more item than the others
 
 
 class Episode:
-    """A sliceable sequence of transitions, preceded by a lookback."""
+    """A sequence of transitions, preceded by a lookback, that can be sliced."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class Episode:
 
     @property
     def is_finalized(self) -> bool:
-        """Deprecated RLlib name of `is_numpy`."""
+        """RLlib's deprecated name for `is_numpy`."""
         return self.is_numpy
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class Episode:
 
     def __getitem__(self, item: slice) -> Self:
         if not isinstance(item, slice):
-            raise NotImplementedError(f"an episode can only be sliced, as in episode[2:5]; got the index {item!r}")
+            raise NotImplementedError(f"episodes only support slices, such as episode[2:5], got index {item!r}")
         sliced: Self = self.slice(item)
         return sliced
 
@@ -48,11 +48,11 @@ class Episode:
         raise NotImplementedError
 
     def finalize(self) -> Self:
-        """Deprecated RLlib name of `to_numpy()`."""
+        """RLlib's deprecated name for `to_numpy()`."""
         return self
 
     def to_numpy(self) -> Self:
-        """Return the episode itself, whose columns are always arrays."""
+        """Return this episode unchanged, since its columns are always arrays."""
         return self
 
     def add_temporary_timestep_data(self, key: str, data: Any) -> None:
@@ -63,7 +63,7 @@ class Episode:
         """Return the list `custom_data[key]`.
 
         Raises:
-            KeyError: If nothing was added under this key.
+            KeyError: If no data was added under this key.
         """
         data: list[Any] = self.custom_data[key]
         return data
@@ -72,9 +72,9 @@ class Episode:
         raise NotImplementedError
 
     def _bounds(self, slice_: Any, len_lookback_buffer: int | None) -> tuple[int, int, int]:
-        """Return (first step, end, lookback) of the slice to be created by `slice()`."""
+        """Return the (first step, end, lookback) of the slice that `slice()` creates."""
         if slice_.step not in (None, 1):
-            raise NotImplementedError(f"an episode can't be sliced with a step of {slice_.step}; the step must be 1")
+            raise NotImplementedError(f"the step of an episode slice must be 1, got {slice_.step}")
         start, stop, _ = slice_.indices(len(self))
         wanted = self.lookback if len_lookback_buffer is None else len_lookback_buffer
         return start, max(start, stop), min(wanted, self.lookback + start)

@@ -1,4 +1,4 @@
-"""Conversion of episodes to and from the classes of RLlib; requires Ray."""
+"""Conversion of episodes to and from RLlib's classes; requires Ray."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SKIPPED = "S"  # `MultiAgentEpisode.SKIP_ENV_TS_TAG` in RLlib
 
 
 def to_rllib(episode: MultiAgentEpisode) -> Any:
-    """Convert a chunk to the `MultiAgentEpisode` of RLlib, with copies of its columns as NumPy arrays (`is_numpy`).
+    """Convert a chunk to RLlib's `MultiAgentEpisode`, with copies of its columns as NumPy arrays (`is_numpy`).
 
     Env states, common infos, the reset seed, and agents without a transition in this chunk have no counterpart in RLlib
-    and are omitted. Hanging rewards of waiting agents are also omitted: RLlib stores them together with the pending
-    action, which here belongs to the next chunk, where its result arrives. Episodes built by hand contain both, so both
-    are converted.
+    and are omitted. Hanging rewards of waiting agents are also omitted: RLlib stores them with the pending action,
+    which here is only in the next chunk, where its result arrives. Episodes built by hand contain both, so both are
+    converted.
 
     Raises:
         EpisodeError: If `episode` is not a fastmarl episode.
@@ -61,9 +61,9 @@ def to_rllib(episode: MultiAgentEpisode) -> Any:
 
 
 def from_rllib(episode: Any) -> MultiAgentEpisode:
-    """Convert a chunk from the `MultiAgentEpisode` of RLlib, which is left unchanged; its arrays are shared.
+    """Convert a chunk from RLlib's `MultiAgentEpisode`, which is not modified and shares its arrays with the result.
 
-    Agents without a transition in the chunk are dropped, and so are hanging actions; rewards are kept. RLlib does not
+    Agents without a transition in the chunk and hanging actions are dropped; hanging rewards are kept. RLlib does not
     record the env steps of observations before its lookback, so these are numbered backwards without gaps.
 
     Raises:
@@ -71,7 +71,7 @@ def from_rllib(episode: Any) -> MultiAgentEpisode:
     """
     if not hasattr(episode, "_hanging_rewards_end"):
         kind = type(episode)
-        raise EpisodeError(f"expected RLlib's MultiAgentEpisode, got one of {kind.__module__}.{kind.__qualname__}")
+        raise EpisodeError(f"expected an RLlib MultiAgentEpisode, got a {kind.__module__}.{kind.__qualname__}")
     if episode.agent_episodes and not episode.is_numpy:
         episode = copy.deepcopy(episode).to_numpy()
     agent_episodes = [
@@ -117,7 +117,7 @@ def _agent_episode_to_rllib(agent_episode: Any, buffer: Any) -> Any:
 
     def column(values: Any, space: Any = None) -> Any:
         made = buffer(map_struct(np.array, values), space=space)
-        made.lookback = n  # the constructor would clip it to the number of keys if `values` is a dict
+        made.lookback = n  # if `values` is a dict, the constructor would clip this to its number of keys
         return made
 
     other = rllib_class("env.single_agent_episode", "SingleAgentEpisode")(
@@ -142,7 +142,7 @@ def _agent_episode_to_rllib(agent_episode: Any, buffer: Any) -> Any:
 
 
 def _entries(agent_episode: Any, first: int, last: int) -> list[int | str]:
-    """Return the step of the agent at each env step from `first` to `last`, or `SKIPPED`."""
+    """Return the agent's step, or `SKIPPED`, at each env step from `first` to `last`."""
     step_of = {
         t: agent_episode.t_started - agent_episode.lookback + i for i, t in enumerate(agent_episode.env_ts().tolist())
     }
@@ -150,7 +150,7 @@ def _entries(agent_episode: Any, first: int, last: int) -> list[int | str]:
 
 
 def _agent_episode_from_rllib(episode: Any, agent: Hashable, agent_episode: Any) -> dict[str, Any]:
-    """Return the state dict that restores the agent episode."""
+    """Return the state dict for `SingleAgentEpisode.from_state()`."""
     return {
         "agent_id": agent,
         "module_id": agent_episode.module_id,
@@ -176,8 +176,8 @@ def _env_ts(episode: Any, agent: Hashable, agent_episode: Any) -> np.ndarray:
     entries = list(buffer.data)
     superfluous = len(entries) - (len(episode) + buffer.lookback + 1)
     if superfluous > 0 and all(entry == SKIPPED for entry in entries[:superfluous]):
-        del entries[:superfluous]  # for agents that joined later, RLlib counts from the start of the episode
-    elif superfluous > 0:  # RLlib has two entries for the step in which an agent ended unobserved
+        del entries[:superfluous]  # if an agent joined later, RLlib's entries start at the beginning of the episode
+    elif superfluous > 0:  # RLlib stores two entries for the step in which an agent finished without an observation
         del entries[max(i for i, entry in enumerate(entries) if entry != SKIPPED) - 1]
     begin = episode.env_t_started - buffer.lookback
     first = agent_episode.t_started - agent_episode.observations.lookback
@@ -185,6 +185,7 @@ def _env_ts(episode: Any, agent: Hashable, agent_episode: Any) -> np.ndarray:
     n = agent_episode.infos.len_incl_lookback()
     known = [i for i in range(n) if i in of_step]
     if not known or known != list(range(known[0], n)):
-        raise EpisodeError(f"agent {agent!r}: RLlib's episode lacks the env steps of its {n} observations")
+        raise EpisodeError(f"agent {agent!r}: expected the env steps of all {n} observations in env_t_to_agent_t of "
+                           f"RLlib's episode, but some are missing")  # fmt: skip
     before = [of_step[known[0]] - i for i in range(known[0], 0, -1)]
     return np.array([*before, *(of_step[i] for i in known)], np.int64)

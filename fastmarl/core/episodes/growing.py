@@ -1,4 +1,4 @@
-"""Growing, writable columns, used by agent episodes built by hand."""
+"""Growable, writable columns for agent episodes built by hand."""
 
 import time
 from typing import Any, Self
@@ -13,10 +13,10 @@ LEAST_ROOM = 8  # items
 
 
 class GrowingColumn:
-    """Items nested like the first one, stored as arrays with spare capacity.
+    """A column of items that all have the same nesting, stored in arrays with spare capacity.
 
     Args:
-        values: Nested arrays [n, ...], which are copied; None if there is no item yet.
+        values: Nested arrays [n, ...], which are copied; None if there are no items yet.
         n: Number of items.
     """
 
@@ -30,8 +30,8 @@ class GrowingColumn:
         """Append a copy of `item`.
 
         Raises:
-            EpisodeError: If its structure or shape differs from earlier items, or no dtype can represent all of them.
-                Nothing is added then.
+            EpisodeError: If its structure or shape differs from earlier items, or no dtype can represent all items;
+                nothing is added then.
         """
         if self._room is None:
             self._room = map_struct(lambda leaf: _room_for(leaf, what), item)
@@ -49,18 +49,20 @@ def _room_for(item: Any, what: str) -> np.ndarray:
 
 
 def _with_item(room: Any, item: Any, n: int, what: str) -> Any:
-    """Write the item at index n and return the arrays, enlarged where necessary."""
+    """Write the item at index n; return the arrays, enlarged if necessary."""
     if isinstance(room, dict):
         if not isinstance(item, dict) or item.keys() != room.keys():
-            raise EpisodeError(f"{what}: expected a dict with the keys {list(room)}, as before, got {item!r:.200}")
+            raise EpisodeError(f"{what}: expected a dict with the keys {list(room)}, like earlier items, got "
+                               f"{item!r:.200}")  # fmt: skip
         return {key: _with_item(entry, item[key], n, what) for key, entry in room.items()}
     if isinstance(room, tuple):
         if not isinstance(item, (tuple, list)) or len(item) != len(room):
-            raise EpisodeError(f"{what}: expected {len(room)} entries in a tuple, as before, got {item!r:.200}")
+            raise EpisodeError(f"{what}: expected a tuple of {len(room)} entries, like earlier items, got "
+                               f"{item!r:.200}")  # fmt: skip
         return tuple(_with_item(*pair, n, what) for pair in zip(room, item, strict=True))
     value = array_of(item, what)
     if value.shape != room.shape[1:]:
-        raise EpisodeError(f"{what}: expected the shape {room.shape[1:]}, as before, got {value.shape}")
+        raise EpisodeError(f"{what}: expected shape {room.shape[1:]}, like earlier items, got {value.shape}")
     dtype = room.dtype if value.dtype == room.dtype else _common_dtype(room[:n], value, what)
     if n == len(room) or dtype != room.dtype:
         larger = np.empty((max(LEAST_ROOM, 2 * n), *value.shape), dtype)
@@ -71,12 +73,12 @@ def _with_item(room: Any, item: Any, n: int, what: str) -> Any:
 
 
 def _common_dtype(column: np.ndarray, value: np.ndarray, what: str) -> np.dtype:
-    """Return a dtype that can represent a column and a value of a different dtype."""
+    """Return a dtype that can represent both a column and a value of a different dtype."""
     try:
         dtype = np.result_type(column.dtype, value.dtype)
     except TypeError:
         dtype = column.dtype
-    if dtype.kind == "O":  # stores anything, but no other item is an object
+    if dtype.kind == "O":  # would accept any value, but the other items are not objects
         dtype = column.dtype
     check_held(dtype, column, what)
     check_held(dtype, value[None], what)
@@ -84,7 +86,7 @@ def _common_dtype(column: np.ndarray, value: np.ndarray, what: str) -> np.dtype:
 
 
 class GrowingSource:
-    """A `Source` with the columns of one agent, to which steps can be added."""
+    """A `Source` that steps can be added to."""
 
     __slots__ = (
         "_actions", "_env_ts", "_extras", "_infos", "_last_added_at", "_observations", "_rewards", "_started_at"
@@ -100,7 +102,7 @@ class GrowingSource:
 
     @classmethod
     def of(cls, source: Source) -> Self:
-        """Copy the columns of another source."""
+        """Create one with copies of another source's columns."""
         made, n = cls(), source.n_obs
         made._observations = GrowingColumn(source.observations(), n)
         made._env_ts = GrowingColumn(source.env_ts(), n)
@@ -148,7 +150,7 @@ class GrowingSource:
             self._started_at = self._last_added_at
 
     def duration_s(self) -> float:
-        """Return the seconds between the first and the last addition."""
+        """Return the seconds between the first and the latest addition."""
         return (
             0.0 if self._last_added_at is None or self._started_at is None else self._last_added_at - self._started_at
         )
@@ -195,4 +197,4 @@ class GrowingSource:
         return self._extras[key].values()
 
     def compact(self) -> None:
-        """Do nothing: these columns share no memory with a block."""
+        """Do nothing, since these columns do not share memory with a block."""

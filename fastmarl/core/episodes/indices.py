@@ -1,7 +1,7 @@
-"""Implements the getter arguments `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` of episodes.
+"""Implements the arguments `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` of episode getters.
 
-The items of a column lie at consecutive times. For a single agent, times are rows of its columns. For all agents of an
-episode, times are env steps, and an agent may have no item at some of them.
+Items of a column are addressed by time. For a single agent, times are row indices of its columns. For all agents of an
+episode, times are env steps, some of which may have no item of an agent.
 """
 
 import operator
@@ -15,18 +15,18 @@ from fastmarl.core.spaces.structs import map_struct
 
 Indices = int | slice | list[int] | None
 Times = int | range | list[int]
-RowIndex = slice | np.ndarray  # an array is int64, with -1 for a missing item
+RowIndex = slice | np.ndarray  # an int64 array may contain -1 for missing items
 
 
 class Timeline(NamedTuple):
-    """Items at times `first` to `end - 1`. Index 0 is the time `origin`; earlier times are lookback."""
+    """The times `first` to `end - 1`. Index 0 refers to the time `origin`; earlier times are lookback."""
 
     first: int
     origin: int
     end: int
 
     def times(self, indices: Indices, neg_index_as_lookback: bool, *, clip: bool) -> Times:
-        """Convert `indices` to times; with `clip`, times of a slice are clipped to the timeline."""
+        """Convert `indices` to times; if `clip`, slices are clipped to the timeline."""
         if indices is None:
             return range(self.origin, self.end)
         if isinstance(indices, slice):
@@ -39,12 +39,12 @@ class Timeline(NamedTuple):
         return self.first <= time < self.end
 
     def check(self, times: Iterable[int]) -> None:
-        """Raise IndexError if a time is outside of the timeline."""
+        """Raise IndexError if a time is outside the timeline."""
         for time in times:
             if not self.has(time):
                 first, last = self.first - self.origin, self.end - self.origin - 1
-                raise IndexError(f"index {time - self.origin}, counted from the start of the chunk, is outside of the "
-                                 f"recorded {first} to {last}; pass `fill` to get a value for it")  # fmt: skip
+                raise IndexError(f"index {time - self.origin} (from the start of the chunk) is outside the recorded "
+                                 f"range {first} to {last}; pass `fill` to fill in missing items")  # fmt: skip
 
     def _time(self, index: int, neg_index_as_lookback: bool) -> int:
         index = operator.index(index)
@@ -65,9 +65,9 @@ class Timeline(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Items in order, including the lookback, as an array, nested arrays, or a list.
+    """All items in order, including the lookback, as an array, nested arrays, or a list.
 
-    `with_start`: True if values of Discrete spaces count from `start` of the space, as observations do; raw actions
+    `with_start` is True if values of Discrete spaces count from the space's `start`, as observations do; raw actions
     count from 0.
     """
 
@@ -84,10 +84,10 @@ def look_up(
     fill: Any = None,
     one_hot: bool = False,
 ) -> Any:
-    """Return the items at `indices` of a column with one row per time of the timeline.
+    """Return the items at `indices` of a column that has one row per time of the timeline.
 
     Raises:
-        IndexError: If there is no item at an index and no `fill`.
+        IndexError: If there is no item at an index and `fill` is None.
         ValueError: See `select()`.
     """
     times = timeline.times(indices, neg_index_as_lookback, clip=fill is None)
@@ -101,7 +101,7 @@ def look_up(
 
 
 def _rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -> RowIndex:
-    """Convert times that are rows to `RowIndex`; those outside of the timeline become -1 if `keep_missing`."""
+    """Convert times that are row indices to a `RowIndex`; times outside the timeline become -1."""
     if isinstance(times, range) and times.step > 0 and not keep_missing:
         return slice(times.start, max(times.stop, times.start), times.step)
     rows = _as_array(times)
@@ -109,7 +109,7 @@ def _rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -
 
 
 def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) -> RowIndex:
-    """Return the rows at these env steps; steps without a row give -1 if `keep_missing`, and are left out otherwise.
+    """Return the rows at these env steps; steps without a row yield -1 if `keep_missing`, else nothing.
 
     Args:
         env_ts: Env step of each row, int64, strictly increasing.
@@ -130,10 +130,10 @@ def has_any(rows: RowIndex) -> bool:
 
 
 def select(column: Column, rows: RowIndex | int, fill: Any = None, one_hot: bool = False) -> Any:
-    """Return the items of these rows, with `fill` for -1. A slice gives views, unless `one_hot`.
+    """Return the items in these rows, with `fill` for -1. Slices return views, unless `one_hot`.
 
     Raises:
-        ValueError: If `one_hot` is given and the space is unknown.
+        ValueError: If `one_hot` is set and the space is unknown.
     """
     if isinstance(rows, int) and rows < 0:
         return item(select(column, np.array([rows]), fill, one_hot), 0)
@@ -144,7 +144,8 @@ def select(column: Column, rows: RowIndex | int, fill: Any = None, one_hot: bool
     values = map_struct(lambda leaf: _take(leaf, rows), column.data)
     if one_hot:
         if column.space is None:
-            raise ValueError("one_hot_discrete=True needs the space of these values, but this episode has none")
+            raise ValueError("one_hot_discrete=True needs the space of these values, but the episode does not have "
+                             "it; pass spaces to its constructor")  # fmt: skip
         values = _one_hot(values, column.space, column.with_start)
     if isinstance(rows, np.ndarray) and (missing := rows < 0).any():
         values = map_struct(lambda leaf: _filled(leaf, missing, fill, column.space is not None), values)
@@ -152,7 +153,7 @@ def select(column: Column, rows: RowIndex | int, fill: Any = None, one_hot: bool
 
 
 def item(values: Any, i: int) -> Any:
-    """Return item `i` of several items returned by `select()`."""
+    """Return item `i` of the items returned by `select()`."""
     return values[i] if isinstance(values, list) else map_struct(lambda leaf: leaf[i], values)
 
 

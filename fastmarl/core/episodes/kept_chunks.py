@@ -1,4 +1,4 @@
-"""Limits the memory held by chunks of earlier calls that are still referenced."""
+"""Limits the memory used by chunks of earlier calls that are still referenced."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -10,27 +10,26 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.core.store.block import ENOUGH, Block
 
-PATIENCE = 4  # number of calls whose memory remains unchecked, equal to the number of blocks kept idle
+PATIENCE = 4  # number of latest calls that are not checked; equals the number of idle blocks kept
 
 
 class KeptChunks:
-    """Tracks returned chunks and copies their columns when they waste memory.
+    """Tracks returned chunks and compacts those that waste memory.
 
-    Chunks are views of the blocks filled by their call, and each view keeps an entire block alive. This costs nothing
+    Chunks are views of the blocks that their call filled, and each view keeps an entire block alive. This costs nothing
     if all chunks of a call are dropped together. But a program that keeps a few chunks of many calls, or chunks of
-    calls that left most of a block empty, would soon use far more memory than its data needs. Such chunks are
-    compacted.
+    calls that left most of a block empty, would soon use far more memory than its data needs.
     """
 
     def __init__(self) -> None:
         self._calls: deque[_Call] = deque()
 
     def add(self, chunks: Iterable[MultiAgentEpisode], blocks: Iterable[Block]) -> None:
-        """Register the chunks returned and the blocks filled by a call."""
+        """Register the chunks that a call returned and the blocks that it filled."""
         self._calls.append(_Call(chunks, blocks))
 
     def compact(self) -> None:
-        """Check at most two calls, least recently checked first, so that the cost is independent of their number."""
+        """Check up to two calls, least recently checked first, so the cost does not grow with the number of calls."""
         for _ in range(min(2, len(self._calls)) if len(self._calls) > PATIENCE else 0):
             call = self._calls.popleft()
             if call.is_worth_its_memory():
@@ -40,7 +39,7 @@ class KeptChunks:
 
 
 class _Call:
-    """The surviving chunks and agent episodes of a single call."""
+    """The chunks and agent episodes of a single call that are still referenced."""
 
     def __init__(self, chunks: Iterable[MultiAgentEpisode], blocks: Iterable[Block]):
         self._chunks: list[Any] = without_collection(list, map(ref, chunks))

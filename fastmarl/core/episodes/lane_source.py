@@ -1,4 +1,4 @@
-"""Columns of a single agent in a chunk: views of the block that its call filled, or copies."""
+"""Columns of a single agent in a chunk: views of the block filled by the `sample()` call, or copies."""
 
 import math
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class LaneRows(NamedTuple):
     """The rows of a lane in its block."""
 
     block: Block
-    last_row: int  # last row of the chain that links the lane's rows
+    last_row: int  # the row where the chain of the lane's rows ends
     n_rows: int
     final: int  # index of the final observation, or -1
     end_env_t: int  # env step of the final observation
@@ -41,7 +41,7 @@ class BlockColumns:
         return self.lane_rows.n_rows + (self.lane_rows.final >= 0)
 
     def observations(self) -> Any:
-        """Return [n_obs, ...], nested like the space: views, or copies if a final observation is appended."""
+        """Return observations [n_obs, ...], nested like the space; views, or copies if there is a final observation."""
         block = self.lane_rows.block
         if self.lane_rows.final < 0:
             leaves = [self._column(array, self.n_obs) for array in block.obs]
@@ -69,9 +69,9 @@ class BlockColumns:
         return map_struct(lambda leaf: self._column(leaf, n), block.output(key))
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        """Write to the block while its call is running; see `LaneSource.put()`.
+        """Write to the block while the `sample()` call is running; see `LaneSource.put()`.
 
-        Afterwards this writes nothing and returns False, since returned data must not change. Rewards that a connector
+        Afterwards, returned data must not change, so this writes nothing and returns False. Rewards that a connector
         transforms are never writable.
         """
         block, _, n_rows, final, _ = self.lane_rows
@@ -91,7 +91,7 @@ class BlockColumns:
         return True
 
     def _block_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Convert indices into the rows of the lane to rows of the block, int64."""
+        """Convert indices of the lane's rows to rows of the block, int64."""
         of_lane = self._row_index()
         if isinstance(of_lane, slice):
             of_lane = np.arange(of_lane.start, of_lane.stop, of_lane.step)
@@ -102,7 +102,7 @@ class BlockColumns:
         return array[self._row_index()][:n]
 
     def _with_final(self, array: np.ndarray, finals: np.ndarray) -> np.ndarray:
-        """Copy the rows of the lane from an array, followed by the final one, in a single pass."""
+        """Copy the lane's rows of an array, followed by the final one, in a single pass."""
         rows, final = self._row_index(), finals[self.lane_rows.final : self.lane_rows.final + 1]
         if isinstance(rows, slice):
             return np.concatenate([array[rows], final])
@@ -114,17 +114,17 @@ class BlockColumns:
         if self._rows is None:
             block, last_row, n_rows, _, _ = self.lane_rows
             rows, stride = _store.chain(block.prev_R, last_row, n_rows)
-            # An agent that joined in the last step before its env failed has a final observation but no row.
+            # An agent that joined in the last step before its env failed has a final observation but no rows.
             begin, end = (int(rows[0]), int(rows[-1]) + 1) if n_rows else (0, 0)
             self._rows = slice(begin, end, stride) if stride else rows
         return self._rows
 
 
 class Form(NamedTuple):
-    """Structure, dtypes and shapes of the columns of an agent; equal forms share one object."""
+    """Structure, dtypes and shapes of an agent's columns; equal forms share one object."""
 
     observations: Any  # nested like the observations, with indices into `leaves`
-    n_of_obs: int  # leaves with one item per observation: all observation leaves, followed by env_ts
+    n_of_obs: int  # number of leaves with one item per observation: those of `observations`, then env_ts
     outputs: dict[str, Any]  # name (including actions) -> indices into `leaves`, nested like the output
     leaves: tuple[tuple[np.dtype, tuple[int, ...]], ...]  # dtype and shape of an item
 
@@ -133,7 +133,7 @@ _forms: tuple[Form, ...] = ()  # most recently created first
 
 
 class CopiedColumns:
-    """Copies of the columns of a block; numeric columns share a single buffer."""
+    """Copies of a lane's columns; numeric columns share a single buffer."""
 
     __slots__ = ("_form", "_memory", "_objects", "n_obs")
 
@@ -175,7 +175,7 @@ class CopiedColumns:
         return self.n_obs - (index >= self._form.n_of_obs)
 
     def _room(self, index: int) -> int:
-        """Size of a leaf in bytes, including padding."""
+        """Return the size of a leaf in bytes, including padding."""
         dtype, shape = self._form.leaves[index]
         n_bytes = 0 if dtype == object else dtype.itemsize * math.prod(shape) * self._n_items(index)
         return -(-n_bytes // ALIGNMENT) * ALIGNMENT
@@ -197,12 +197,12 @@ def _shared(form: Form) -> Form:
 
 
 class LaneSource:
-    """The columns of a lane in a chunk, stored in a block until `compact()` copies them.
+    """The columns of a lane in a chunk; views of a block until `compact()` copies them.
 
     Args:
         lane_rows: The rows of the lane in the block.
         infos_at: Env step -> info, for steps with an info.
-        is_under_way: True while steps may still be added to the chunk.
+        is_under_way: True while the runner may still add steps to the chunk.
         is_private: If True, writes are not recorded.
     """
 
@@ -223,24 +223,23 @@ class LaneSource:
         lane_rows.block.readers.append(ref(self))
 
     def lane_rows(self) -> LaneRows | None:
-        """Return the rows of the block that contain the columns, or None if the columns were copied."""
+        """Return the rows of the block that hold the columns, or None if the columns have been copied."""
         columns = self._columns
         return columns.lane_rows if isinstance(columns, BlockColumns) else None
 
     def compact(self) -> None:
-        """Copy the columns and release the block. Other threads may read the columns meanwhile."""
+        """Copy the columns and release the block. Other threads can read the columns meanwhile."""
         columns = self._columns
         if isinstance(columns, BlockColumns):
             self._columns = CopiedColumns(columns)
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        """Write `values` [k, ...] to the rows (int64 [k], counting the lookback) of a column in an open block.
+        """Write `values` [k, ...] to rows (int64 [k], including the lookback) of a column in an open block.
 
-        `what` and `key` are as in `SingleAgentEpisode.get()`. Returns False, and writes nothing, if the column is
-        read-only.
+        `what` and `key` are as in `SingleAgentEpisode.get()`. Returns False without writing if the column is read-only.
 
         Raises:
-            EpisodeError: If this column of a running episode is not writable.
+            EpisodeError: If the episode is running and this column is not writable.
         """
         if self._is_private:
             return False
@@ -248,9 +247,9 @@ class LaneSource:
         if what != "infos" and isinstance(columns, BlockColumns) and columns.put(what, key, rows, values):
             return True
         if self.is_under_way:
-            raise EpisodeError(f"{what} can't be set here: while an episode is under way, infos are the env's, with "
-                               f"reward_scale or clip_rewards, rewards can't be set, and an episode shown to a "
-                               f"callback can't be written to after sample(). Set them in on_episode_end or "
+            raise EpisodeError(f"cannot set {what} here: while an episode is running, infos are read-only, rewards are "
+                               f"read-only with reward_scale or clip_rewards, and an episode passed to a callback is "
+                               f"read-only once sample() returns; set them in on_episode_end or "
                                f"on_sample_end")  # fmt: skip
         return False
 

@@ -1,4 +1,4 @@
-"""Running and finished episodes of the standalone runner: builds chunks from rows, and sums up returns and steps."""
+"""Log of the standalone runner's episodes: builds chunks from rows and sums up returns and steps."""
 
 from collections.abc import Hashable, Sequence
 from time import perf_counter
@@ -26,7 +26,7 @@ class Clock:
         self._started_at: float | None = None
 
     def start(self) -> None:
-        """Start, or continue running."""
+        """Start counting, or continue if already running."""
         if self._started_at is None:
             self._started_at = perf_counter()
 
@@ -35,22 +35,22 @@ class Clock:
         self._elapsed, self._started_at = self.now(), None
 
     def now(self) -> float:
-        """Return the seconds counted until now."""
+        """Return the seconds counted so far."""
         return self._elapsed + (0.0 if self._started_at is None else perf_counter() - self._started_at)
 
 
 class EpisodeLog:
-    """Tracks the chunks filled by `sample()` calls, and computes their statistics.
+    """Tracks the chunks that `sample()` calls fill and computes their statistics.
 
     Args:
-        store: Contains the rows.
+        store: The recorded rows.
         env_states: The recorded global states of each env; empty if none are recorded.
-        max_summaries: Maximum number of episodes to sum up per call; the last ones to end are kept.
+        max_summaries: Maximum number of episodes to summarise per call; the last ones to finish are kept.
 
     Attributes:
-        store: See above.
-        clock: Measures the durations of episodes; it runs while calls sample.
-        sealed: Notes of the chunks that `ended_chunks()` returns.
+        store: The recorded rows.
+        clock: Measures the durations of episodes; runs during `sample()` calls.
+        sealed: The notes of the chunks that `ended_chunks()` returns.
     """
 
     def __init__(self, store: RowStore, *, env_states: Sequence[EnvStates] = (), max_summaries: int = 1):
@@ -66,10 +66,10 @@ class EpisodeLog:
         self._to_sum_up: list[EpisodeRecord] = []  # the last `max_summaries` of them
         self._spare_records: list[EpisodeRecord] = []
 
-    # Begin and end of episodes
+    # Start and end of episodes
 
     def open_episodes(self, env_indices: list[int]) -> None:
-        """Open a new episode for each of these envs, which are about to be reset."""
+        """Open a new episode for each of these envs before they are reset."""
         table, ids, n = self.store.table, self._ids, len(env_indices)
         now = self.clock.now()
         open_all(table.records, table.envs, env_indices, self._spare_records, ids.run_id, ids.reserve(n), now)
@@ -78,7 +78,7 @@ class EpisodeLog:
                 self._env_states[env_index].begin_episode()
 
     def finish_episodes(self, env_indices: list[int], flags: list[int]) -> list[str]:
-        """Close the episodes, and their last chunks, of envs with `__all__` set; return the episode ids."""
+        """Close the episodes of envs with `__all__` set, including their last chunks; return the episode ids."""
         table, unread, first = self.store.table, self._unread, len(self._unread)
         self._before_notes(unread, env_indices)
         records = unread.add_finished(table.records, table.envs, env_indices, flags, self.clock.now())
@@ -95,7 +95,7 @@ class EpisodeLog:
         return unread.ids[first:]
 
     def split_respawned(self) -> None:
-        """End chunks in which an agent respawned in this step, because a chunk contains one trajectory per agent."""
+        """End the chunks of envs where an agent respawned in this step; a chunk contains one trajectory per agent."""
         table = self.store.table
         for env_index in sorted(table.respawned):
             record = table.record(env_index)
@@ -111,7 +111,7 @@ class EpisodeLog:
     # Chunks
 
     def opened_chunk(self, env_index: int) -> MultiAgentEpisode:
-        """Return the running episode before its agents have joined, as passed to mapping functions."""
+        """Return the running episode without agents, as passed to mapping functions before agents join."""
         record = self.store.table.record(env_index)
         if record.opened is None:
             record.opened = MultiAgentEpisode.of_agents(
@@ -121,10 +121,10 @@ class EpisodeLog:
         return opened
 
     def shown_chunk(self, env_index: int, all_done: int = 0, *, is_private: bool = False) -> MultiAgentEpisode:
-        """Return the chunk of the running episode for callbacks, with all of its agents; their writes are recorded.
+        """Return the running chunk, with all of its agents, for callbacks, whose writes are recorded.
 
         Args:
-            all_done: Flag bits that tell how the step just recorded ends the episode; 0 if it does not.
+            all_done: `__all__` flag bits of the step just recorded; 0 if it does not end the episode.
             is_private: If True, writes are not recorded.
         """
         episode, record = self.running_chunk(env_index), self.store.table.record(env_index)
@@ -136,13 +136,13 @@ class EpisodeLog:
         return episode
 
     def take_over(self, env_index: int, episode: MultiAgentEpisode) -> None:
-        """Apply the id and mapping function that a callback has given to the episode about to begin."""
+        """Apply the id and mapping function that a callback assigned to an episode about to start."""
         record = self.store.table.record(env_index)
         record.id_, record.policy_mapping_fn = episode.id_, episode.agent_to_module_mapping_fn
         record.opened = None
 
     def running_chunk(self, env_index: int) -> MultiAgentEpisode:
-        """Return the chunk of the running episode as currently recorded."""
+        """Return the chunk of the running episode as recorded so far."""
         unread, table = UnreadChunks(), self.store.table
         self._note_running(unread, [env_index])
         self._seal(unread)
@@ -151,7 +151,7 @@ class EpisodeLog:
         return MultiAgentEpisode.of(chunk)
 
     def ended_chunks(self) -> list[MultiAgentEpisode]:
-        """Return the chunks that ended in this call, in order; they can be read from now on."""
+        """Return the chunks that ended in this call, in order, and make them readable."""
         self._seal(self._unread)
         self._ended_chunks += self._noted()
         if len(self._unread):
@@ -166,7 +166,7 @@ class EpisodeLog:
         return [chunk for chunk in chunks if chunk.id_ in finished]
 
     def end_chunks(self) -> list[MultiAgentEpisode]:
-        """End and return the chunks of the call: finished ones in finishing order, then running ones in env order."""
+        """End and return the chunks of the call: finished ones in finishing order, then running ones by env index."""
         envs = self.store.table.envs
         running = self.store.running()
         stepped = [each.env_index for each in running if envs[each.env_index].env_t > each.env_t_started]
@@ -174,10 +174,10 @@ class EpisodeLog:
         return self.ended_chunks()
 
     def notes_of(self, env_indices: list[int]) -> UnreadChunks:
-        """Record the running episodes of these envs up to the last completely recorded step.
+        """Return notes of the running episodes of these envs, up to the last completely recorded step.
 
-        This also works after a failed call. Episodes whose reset was not recorded completely are left out. Episodes
-        ended by their env get its flags, even if the call failed before closing them.
+        This also works after a failed call. Episodes whose reset was not completely recorded are left out. Episodes
+        that the env ended get its flags, even if the call failed before closing them.
         """
         notes, table = UnreadChunks(), self.store.table
         begun = [i for i in env_indices if table.envs[i].is_complete or table.envs[i].env_t]
@@ -189,12 +189,12 @@ class EpisodeLog:
         return notes
 
     def finished_ids(self) -> list[tuple[str, int]]:
-        """Return (id, env index) of each episode finished in this call, in order; call after `ended_chunks()`."""
+        """Return (id, env index) of each episode that finished in this call, in order; call `ended_chunks()` first."""
         numbered = [each for notes in self.sealed for each in zip(notes.ids, notes.numbers.tolist(), strict=False)]
         return [(id_, numbers[ENV_INDEX]) for id_, numbers in numbered if numbers[FLAGS]]
 
     def ended_envs(self) -> tuple[list[int], list[int]]:
-        """Return (indices, `__all__` flags) of envs with a finished episode that was not closed yet."""
+        """Return (indices, `__all__` flags) of envs with a finished episode that has not been closed yet."""
         envs = self.store.table.envs
         running = [record.env_index for record in self.store.running()]
         ended = [i for i in running if envs[i].is_complete and envs[i].all_done]
@@ -203,7 +203,7 @@ class EpisodeLog:
     # Counts of the current call
 
     def num_episodes_so_far(self) -> int:
-        """Return the number of finished episodes, including those about to be closed."""
+        """Return the number of episodes finished in this call, including those about to be closed."""
         return self._n_finished + len(self.ended_envs()[0])
 
     def agent_steps_so_far(self) -> dict[Hashable, int]:
@@ -217,7 +217,7 @@ class EpisodeLog:
     # End of a call
 
     def sum_up(self) -> CallSummary:
-        """Return the statistics of the call and reset them; call this once per `sample()` call."""
+        """Return and reset the statistics of the call; must be called once per `sample()` call."""
         table = self.store.table
         summary = CallSummary(module_steps=self.store.add_up())
         summary.agent_steps = steps_by_agent(table.agent_ids, table.actions_L)
@@ -230,7 +230,7 @@ class EpisodeLog:
         return summary
 
     def end_call(self) -> None:
-        """Prepare the next call, after `sum_up()`; modules without rows in this call become inactive."""
+        """Prepare the next call; must follow `sum_up()`. Modules without rows in this call become inactive."""
         store = self.store
         idle = [module for module in store.active if not store.rows[module].n]
         self.renew()
@@ -249,11 +249,11 @@ class EpisodeLog:
         self._n_finished = 0
 
     def _noted(self) -> list[MultiAgentEpisode]:
-        """Return the chunks recorded since the last call as episodes, each read on first access."""
+        """Return the chunks noted since the last call of this method as episodes, each read on first access."""
         return without_collection(self._unread.take_as, MultiAgentEpisode)
 
     def _before_notes(self, unread: UnreadChunks, env_indices: list[int]) -> None:
-        """Prepare to record the chunks of these envs."""
+        """Complete the data of these envs before their chunks are noted."""
         if self.store.connects:
             self.store.connect()
         if self._env_states:
@@ -271,7 +271,7 @@ class EpisodeLog:
         unread.seal(store.scatter, table.agent_ids, table.spaces, blocks, store.module_ids, store.acting_from)
 
     def _settle_ended(self, records: list[EpisodeRecord]) -> None:
-        """Add the sums of ended lanes to their episodes, and release the lanes."""
+        """Add the sums of ended lanes to their episodes; release the lanes."""
         table = self.store.table
         self.store.ended_lanes += settle_all(records, table.agent_ids, table.module_L, table.return_L, table.steps_L)
 
@@ -286,19 +286,19 @@ class EpisodeLog:
     # Global states of running episodes
 
     def kept_states(self, env_index: int) -> np.ndarray | None:
-        """Return the states [n, ...] of earlier steps that the next chunk will contain, or None if none are recorded.
+        """Return the earlier states [n, ...] that the next chunk will contain, or None if states are not recorded.
 
-        Call this at the end of a `sample()` call.
+        Must be called at the end of a `sample()` call.
         """
         return self._env_states[env_index].kept() if self._env_states else None
 
     def check_states(self, env_index: int, states: Any) -> None:
-        """Raise ConfigError if these states are invalid for `put_states()`."""
+        """Raise ConfigError if `put_states()` cannot restore these states."""
         if self._env_states:
             self._env_states[env_index].check(states)
 
     def put_states(self, env_index: int, states: np.ndarray, env_t: int) -> None:
-        """Restore states that `kept_states()` returned in env step `env_t`."""
+        """Restore states that `kept_states()` returned at env step `env_t`."""
         if self._env_states:
             self._env_states[env_index].put(states, env_t)
 

@@ -1,4 +1,4 @@
-"""Chunks of multi-agent episodes: built step by step or from lists, written to, cut and joined."""
+"""Chunks of multi-agent episodes: building step by step or from lists, editing, slicing and concatenation."""
 
 import copy
 import time
@@ -30,38 +30,39 @@ ALL, COMMON = "__all__", "__common__"
 class MultiAgentEpisode(ReadableEpisode):
     """A chunk of an episode, from env step `env_t_started` to `env_t`.
 
-    The getters take the same arguments as in RLlib, see `get_observations()`.
+    The getters accept the same arguments as in RLlib; see `get_observations()`.
 
     A transition belongs to the chunk in which its last observation arrives. If the agent acted before `env_t_started`,
-    the transition has a negative index.
+    the index of the transition is negative.
 
-    Runners create these episodes. You can also build one by hand: it starts empty or with the data you pass, and grows
-    through `add_env_reset()` and `add_env_step()`. The getters of such an episode include the pending actions of
+    Runners create these episodes. You can also build one by hand: it starts empty or with the data you pass;
+    `add_env_reset()` and `add_env_step()` extend it. The getters of such an episode include the pending actions of
     waiting agents.
 
     Args:
         id_: Episode id; None for a random one.
-        observations: One dict (agent id -> observation) per env step, starting with the lookback; None for no data.
+        observations: One dict (agent id -> observation) per env step, including the lookback; None for an empty
+            episode.
         observation_space: Dict of agent id -> observation space.
         infos: One dict (agent id -> info) per env step, like `observations`.
-        actions: One dict (agent id -> action) for each env step between two observations.
+        actions: One dict (agent id -> action) per env step except the last.
         action_space: Dict of agent id -> action space.
         rewards: One dict (agent id -> reward) per env step, like `actions`.
-        terminateds: Dict of agent id -> flag, with the flag of the env under "__all__"; a bool sets only the latter.
-        truncateds: Flags in the form of `terminateds`.
+        terminateds: Dict of agent id -> flag, with the env's flag under "__all__"; a bool sets only the latter.
+        truncateds: Flags, in the same form as `terminateds`.
         extra_model_outputs: One dict (agent id -> outputs) per env step, like `actions`.
         env_t_started: Number of env steps before index 0.
-        agent_t_started: Dict of agent id -> number of steps of this agent before index 0.
-        len_lookback_buffer: Number of env steps of lookback; "auto" means all.
-        agent_episode_ids: Dict of agent id -> agent episode id, where known.
-        agent_module_ids: Dict of agent id -> module id, where known.
-        agent_to_module_mapping_fn: Called as `fn(agent_id, episode)` for agents without a known module id; None maps
-            all to "default_policy".
+        agent_t_started: Dict of agent id -> number of steps that the agent made before index 0.
+        len_lookback_buffer: Number of env steps that are lookback; "auto" means all.
+        agent_episode_ids: Dict of agent id -> agent episode id; may be incomplete.
+        agent_module_ids: Dict of agent id -> module id; may be incomplete.
+        agent_to_module_mapping_fn: Called as `fn(agent_id, episode)` for agents whose module id is unknown; None maps
+            them to "default_policy".
 
     Attributes:
-        agent_episodes: Dict of agent id -> agent episode, for agents with at least one transition in this chunk; if the
-            episode is running or built by hand, for all agents.
-        chunk: The data; read on first access for an episode from a runner.
+        agent_episodes: Dict of agent id -> agent episode, for agents with at least one transition in this chunk, or for
+            all agents if the episode is running or built by hand.
+        chunk: The data; if a runner created the episode, it is read on first access.
 
     Raises:
         EpisodeError: If the data is inconsistent.
@@ -137,14 +138,14 @@ class MultiAgentEpisode(ReadableEpisode):
         rewarded: AgentDict,
         outputs: AgentDict,
     ) -> None:
-        """Add an env step from the lists passed to the constructor: observations, the actions on them, and rewards."""
+        """Add an env step from the constructor's lists: observations, the actions taken on them, and the rewards."""
         opened, hanging = self._opened(), self.chunk.hanging_rewards
         for agent, observation in observed.items():
             if agent not in self.agent_episodes:
                 self._join(agent, observation, env_t, infos.get(agent))
             elif agent not in opened:
-                raise EpisodeError(f"episode {self.id_!r}, agent {agent!r}: is observed again at env step {env_t} "
-                                   f"without having acted on its previous observation")  # fmt: skip
+                raise EpisodeError(f"episode {self.id_!r}, agent {agent!r}: observed again at env step {env_t} without "
+                                   f"an action on its previous observation")  # fmt: skip
             else:
                 action, extras = opened.pop(agent)
                 self.agent_episodes[agent].add(
@@ -180,15 +181,15 @@ class MultiAgentEpisode(ReadableEpisode):
     # Adding steps
 
     def add_env_reset(self, *, observations: AgentDict, infos: AgentDict | None = None) -> None:
-        """Add `observations`, which are copied, and `infos`, both returned by `reset()`, to an empty episode.
+        """Add the results of `reset()`, `observations` (which are copied) and `infos`, to an empty episode.
 
         Raises:
-            EpisodeError: If the episode has already begun.
+            EpisodeError: If the episode is not empty.
         """
         chunk = self.chunk
         if self.is_done or self.env_t or self.env_t_started or self.agent_episodes:
-            raise EpisodeError(f"episode {self.id_!r} has already begun and is at env step {self.env_t}; add a reset "
-                               f"only to an empty episode")  # fmt: skip
+            raise EpisodeError(f"episode {self.id_!r} is not empty and at env step {self.env_t}; call add_env_reset() "
+                               f"only on an empty episode")  # fmt: skip
         self._prepare()
         for agent, observation in observations.items():
             self._join(agent, observation, 0, (infos or {}).get(agent))
@@ -206,27 +207,28 @@ class MultiAgentEpisode(ReadableEpisode):
         truncateds: AgentDict | None = None,
         extra_model_outputs: AgentDict | None = None,
     ) -> None:
-        """Add the actions of the agents and the results of `step()`. All dicts are keyed by agent id.
+        """Add an env step: the actions of agents and the results of `step()`, in dicts keyed by agent id.
 
         The results are `observations`, `rewards`, `infos`, `terminateds` and `truncateds`.
 
-        A transition consists of an action, all rewards up to its next observation, and that observation. If an agent
-        ends without a new observation, its last one is repeated. Rewards before the first action of an agent count
+        A transition consists of an action, all rewards up to the agent's next observation, and that observation. If an
+        agent finishes without a new observation, its last one is repeated. Rewards before an agent's first action count
         towards its first transition. `"__all__"` ends the episode for all agents; flags of individual agents take
         precedence.
 
         Args:
-            actions: Actions of agents with an observation to act on.
+            actions: Actions of agents that have an observation to act on.
             extra_model_outputs: Per agent, a dict of output name -> value.
 
         Raises:
-            EpisodeError: If the episode is finished or running in a runner, if there is data for a finished agent, if
-                an agent acts without an observation or is observed twice without acting, or if a reward is not a
-                number; the episode is then unchanged. Also if the shape of an item differs from earlier ones, or no
+            EpisodeError: If the episode is finished or still running in a runner, if there is data for a finished
+                agent, if an agent acts without an observation or is observed twice without acting, or if a reward is
+                not a number; the episode is then unchanged. Also if an item differs in shape from earlier items, or no
                 dtype can represent all of them.
         """
         if self.is_done:
-            raise EpisodeError(f"episode {self.id_!r} ended at env step {self.env_t}; no steps can be added to it")
+            raise EpisodeError(f"episode {self.id_!r} has finished, at env step {self.env_t}; no more steps can be "
+                               f"added")  # fmt: skip
         infos, terminateds, truncateds = infos or {}, terminateds or {}, truncateds or {}
         outputs = extra_model_outputs or {}
         self._prepare()
@@ -258,9 +260,9 @@ class MultiAgentEpisode(ReadableEpisode):
         reason = ""
         if steps is not None and steps.is_done:
             is_named = any(data.get(agent) is not None for data in (observations, actions, *others))
-            reason = "has ended and can't receive more data" if is_named else ""
+            reason = "has finished and cannot receive more data" if is_named else ""
         elif agent in actions and (steps is None or is_open):
-            reason = "can't act twice on one observation" if is_open else "can't act before its first observation"
+            reason = "acts twice on the same observation" if is_open else "acts before its first observation"
         elif agent in observations and steps is not None and not is_open and agent not in actions:
             reason = "is observed twice without acting in between"
         if reason:
@@ -274,7 +276,7 @@ class MultiAgentEpisode(ReadableEpisode):
         info: dict[str, Any] | None,
         flags: tuple[bool, bool],
     ) -> None:
-        """Add the part of the step that belongs to a single agent; its action is already in the open actions."""
+        """Add an agent's part of a step, whose action is already in `open_actions`."""
         chunk, opened, steps = self.chunk, self._opened(), self.agent_episodes.get(agent)
         env_t, is_observed = chunk.env_t + 1, agent in observations
         if steps is not None and steps.is_done:
@@ -290,7 +292,7 @@ class MultiAgentEpisode(ReadableEpisode):
             chunk.hanging_rewards[agent] = chunk.hanging_rewards.get(agent, 0.0) + step_reward
         elif any(flags):
             chunk.early_rewards.pop(agent, None)
-            if steps is not None:  # None: the agent appeared and ended within this step
+            if steps is not None:  # None: the agent appeared and finished in the same step
                 steps.is_terminated, steps.is_truncated = flags
             return
         else:
@@ -299,7 +301,7 @@ class MultiAgentEpisode(ReadableEpisode):
             self._join(agent, observations[agent], env_t, info)
 
     def _note_infos(self, infos: AgentDict, observations: AgentDict) -> None:
-        """Store the infos that belong to no observation."""
+        """Store infos that do not belong to an observation."""
         chunk = self.chunk
         if infos.get(COMMON):
             chunk.common_infos[chunk.env_t] = infos[COMMON]
@@ -316,15 +318,15 @@ class MultiAgentEpisode(ReadableEpisode):
         """
         chunk = self.chunk
         if chunk.is_under_way:
-            raise EpisodeError(f"episode {self.id_!r} is under way in a runner, which adds its steps; add yours to a "
-                               f"copy: copy.deepcopy(episode)")  # fmt: skip
+            raise EpisodeError(f"episode {self.id_!r} is still running in a runner, which adds its steps; to add "
+                               f"your own, use copy.deepcopy(episode)")  # fmt: skip
         if chunk.open_actions is None:
             waiting_infos = self.get_waiting_infos()
             chunk.agent_episodes, chunk.open_actions = self._all_agents()
             chunk.waiting_infos, chunk.lanes = waiting_infos, None
 
     def _all_agents(self) -> tuple[AgentEpisodes, dict[AgentID, tuple[Any, dict[str, Any]]]]:
-        """Return the episodes of all observed agents, and the pending actions (without a next observation yet)."""
+        """Return the episodes of all observed agents and the pending actions, which have no next observation yet."""
         chunk = self.chunk
         if chunk.lanes is None:
             return self.agent_episodes, chunk.open_actions or {}
@@ -334,18 +336,18 @@ class MultiAgentEpisode(ReadableEpisode):
     # Cutting into chunks
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """Return the next chunk, still without steps, in which all unfinished agents continue.
+        """Return the next chunk, without steps yet, in which all unfinished agents continue.
 
         Args:
-            len_lookback_buffer: Number of env steps whose transitions are copied into it, as far as available.
+            len_lookback_buffer: Number of env steps whose transitions are copied as lookback, as far as available.
 
         Raises:
-            EpisodeError: If the episode is over.
+            EpisodeError: If the episode has finished.
         """
         if self.is_done:
-            raise EpisodeError(f"episode {self.id_!r} ended at env step {self.env_t}; no chunk follows it")
+            raise EpisodeError(f"episode {self.id_!r} has finished, at env step {self.env_t}; it has no next chunk")
         if len_lookback_buffer < 0:
-            raise EpisodeError(f"len_lookback_buffer must be 0 or more, got {len_lookback_buffer}")
+            raise EpisodeError(f"len_lookback_buffer must be >= 0, got {len_lookback_buffer}")
         chunk, agent_episodes = self.chunk, AgentEpisodes()
         lookback = min(len_lookback_buffer, chunk.lookback + len(self))
         all_agents, opened = self._all_agents()
@@ -379,7 +381,7 @@ class MultiAgentEpisode(ReadableEpisode):
     def set_observations(
         self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite observations, agent by agent; see `SingleAgentEpisode.put()`.
+        """Overwrite observations of agents; see `SingleAgentEpisode.put()`.
 
         Args:
             new_data: Agent id -> new values.
@@ -387,14 +389,14 @@ class MultiAgentEpisode(ReadableEpisode):
             neg_index_as_lookback: If True, negative indices count back from index 0.
 
         Raises:
-            KeyError: If an agent has no episode here; nothing is written then.
+            KeyError: If an agent has no episode in this chunk; nothing is written then.
         """
         self._put("observations", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_actions(
         self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite actions; this does not affect the actions already sent to the env.
+        """Overwrite actions; this does not affect actions already sent to the env.
 
         `new_data`, `at_indices` and `neg_index_as_lookback` are as in `set_observations()`.
         """
@@ -417,20 +419,21 @@ class MultiAgentEpisode(ReadableEpisode):
 
     def _put(self, what: str, key: str | None, new_data: AgentDict, at_indices: Indices, neg: bool) -> None:
         if missing := [agent for agent in new_data if agent not in self.agent_episodes]:
-            raise KeyError(f"episode {self.id_!r} has no steps of agents {missing}, only of {list(self.agent_ids)}")
+            raise KeyError(f"episode {self.id_!r} has no steps of agents {missing}; agents with steps: "
+                           f"{list(self.agent_ids)}")  # fmt: skip
         for agent, items in new_data.items():
             self.agent_episodes[agent].put(what, key, items, at_indices, neg)
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> "MultiAgentEpisode":
-        """Return consecutive env steps as views: the chunk that would exist if sampling had been cut there.
+        """Return consecutive env steps as views: the chunk that a runner would have returned for them.
 
-        Consecutive slices contain every transition exactly once, in the slice of its last observation. The flags of an
-        agent remain with its last observation, the flags of the env with the last env step. Rewards that a waiting
-        agent received before the end of a slice cannot be separated, so its hanging reward is 0 unless the chunk also
-        ends there.
+        Consecutive slices contain every transition exactly once, in the slice of its last observation. Flags of an
+        agent stay with its last observation, flags of the env with the last env step. The rewards that a waiting agent
+        had received by the end of a slice are not known, so its hanging reward is 0 unless the slice ends at the end of
+        the chunk.
 
         Args:
-            slice_: Slice of env steps, 0 being `env_t_started`. The step must be 1 or None.
+            slice_: Slice of env steps, where 0 is `env_t_started`. Its step must be 1 or None.
             len_lookback_buffer: Number of env steps of lookback to include, as far as available; None means as in this
                 chunk.
         """
@@ -472,7 +475,7 @@ class MultiAgentEpisode(ReadableEpisode):
         )
 
     def _answered_at(self, agent: AgentID, end: int) -> tuple[Any, dict[str, Any]]:
-        """Return (action, extra outputs) of the transition of `agent` that ends after env step `end` or is pending."""
+        """Return the (action, extra outputs) of the transition of `agent` that is incomplete at env step `end`."""
         steps = self.agent_episodes[agent]
         row = int(np.searchsorted(steps.env_ts(), end, "right")) - 1 - steps.lookback
         if row >= len(steps):
@@ -483,7 +486,7 @@ class MultiAgentEpisode(ReadableEpisode):
     def _agent_episodes(
         self, begin: int, end: int, lookback: int
     ) -> tuple[dict[AgentID, SingleAgentEpisode], list[Any], list[Any]]:
-        """Return (agent episodes with transitions between two env steps, living agents, agents waiting at `end`)."""
+        """Return (agent episodes with transitions between two env steps, live agents, agents waiting at `end`)."""
         agent_episodes: dict[AgentID, SingleAgentEpisode] = {}
         known, waiting = [], []
         for agent, agent_episode in self.agent_episodes.items():
@@ -515,11 +518,11 @@ class MultiAgentEpisode(ReadableEpisode):
         return states[max(min([since, *acted_at]) - first, 0) : end + 1 - first]
 
     def concat_episode(self, other: "MultiAgentEpisode") -> None:
-        """Append the chunk that follows; lookbacks of agents in both chunks are dropped.
+        """Append the next chunk, dropping the lookback of agents that are in both chunks.
 
         Raises:
-            EpisodeError: If `other` does not follow, an agent that finished here joins again there, or only one of them
-                has env states; nothing changes then.
+            EpisodeError: If `other` is not the next chunk, an agent that finished here rejoins there, or only one of
+                the chunks has env states; nothing changes then.
         """
         if self.id_ != other.id_ or self.is_done or self.env_t != other.env_t_started:
             raise EpisodeError(
@@ -528,7 +531,7 @@ class MultiAgentEpisode(ReadableEpisode):
             )
         chunk, next_, states = self.chunk, other.chunk, other.env_states
         if (chunk.env_states is None) != (states is None):
-            raise EpisodeError(f"episode {self.id_!r}: a chunk with env states can't be joined with one without")
+            raise EpisodeError(f"episode {self.id_!r}: cannot join a chunk with env states and one without")
         joined = {agent: self.agent_episodes[agent] for agent in other.agent_episodes if agent in self.agent_episodes}
         for agent, agent_episode in joined.items():
             agent_episode.check_followed_by(other.agent_episodes[agent])
@@ -549,10 +552,11 @@ class MultiAgentEpisode(ReadableEpisode):
         chunk.custom_data.update(next_.custom_data)
 
     def finalize(self, drop_zero_len_single_agent_episodes: bool = False) -> "MultiAgentEpisode":
-        """Deprecated RLlib name of `to_numpy()`.
+        """RLlib's deprecated name for `to_numpy()`.
 
         Args:
-            drop_zero_len_single_agent_episodes: Drop agents without a transition (`sample()` never returns any).
+            drop_zero_len_single_agent_episodes: If True, drop agents without a transition (`sample()` never returns
+                any).
         """
         if drop_zero_len_single_agent_episodes:
             self.agent_episodes = {

@@ -1,4 +1,4 @@
-"""Look-ups in the columns of several agents, by env step or by agent step."""
+"""Lookups in the columns of several agents, by env step or by agent step."""
 
 from collections.abc import Collection, Hashable, Mapping
 from types import MappingProxyType
@@ -18,9 +18,9 @@ AgentEpisodes = dict[AgentID, SingleAgentEpisode]
 
 
 class Query(NamedTuple):
-    """The arguments of a getter of `MultiAgentEpisode`, apart from the agents.
+    """The arguments of a `MultiAgentEpisode` getter, except the agents.
 
-    `opened` maps an agent to an additional item of its column, which belongs to its pending action.
+    `opened` maps agent ids to an additional column item that belongs to the agent's pending action.
     """
 
     what: str
@@ -58,7 +58,7 @@ class Query(NamedTuple):
     def as_list(self, agent_episodes: AgentEpisodes, timeline: Timeline) -> list[dict[AgentID, Any]]:
         times = timeline.times(self.indices, self.neg_index_as_lookback, clip=False)
         if isinstance(times, int):
-            raise TypeError(f"return_list=True needs a slice, a list or None as indices, got {self.indices!r}")
+            raise TypeError(f"indices must be a slice, a list or None with return_list=True, got {self.indices!r}")
         answers: list[dict[AgentID, Any]] = [{} for _ in times]
         for agent, agent_episode in agent_episodes.items():
             rows = rows_at(times, self._env_ts(agent, agent_episode), True)
@@ -70,7 +70,7 @@ class Query(NamedTuple):
         return answers
 
     def with_output(self, agent_episodes: AgentEpisodes) -> AgentEpisodes:
-        """Select the agents with the requested output, or with any extra output if none is named."""
+        """Select the agents that have the requested output, or any extra output if `key` is None."""
         key = self.key
         having = {
             agent: agent_episode for agent, agent_episode in agent_episodes.items()
@@ -86,7 +86,7 @@ class Query(NamedTuple):
         return having
 
     def _env_ts(self, agent: AgentID, agent_episode: SingleAgentEpisode) -> np.ndarray:
-        """Return the env steps of the items in the column."""
+        """Return the env step of each item in the column."""
         has_all = self.what in OF_OBSERVATIONS or agent in self.opened
         return agent_episode.env_ts() if has_all else agent_episode.env_ts()[:-1]
 
@@ -100,7 +100,7 @@ class Query(NamedTuple):
 
 
 def asked_for(agent_episodes: AgentEpisodes, agent_ids: AgentIDs) -> AgentEpisodes:
-    """Select the agents given by the argument `agent_ids` of a getter."""
+    """Select agents by the argument `agent_ids` of a getter."""
     if agent_ids is None or (isinstance(agent_ids, (list, tuple, set)) and not agent_ids):
         return agent_episodes
     if isinstance(agent_ids, Hashable) and agent_ids in agent_episodes:  # checked first, since an id may be a tuple
@@ -111,7 +111,7 @@ def asked_for(agent_episodes: AgentEpisodes, agent_ids: AgentIDs) -> AgentEpisod
 
 
 def _with_item(data: Any, n: int, item: Any, key: str | None, what: str) -> Any:
-    """Append an item to a column of n items, or to each column in the dict of all extra outputs; None adds a blank."""
+    """Append an item (None: a blank) to a column of n items, or to each column in the dict of all extra outputs."""
     if what == "extra_model_outputs" and key is None:
         data = data or {}
         return {each: _with_item(data.get(each), n, item.get(each), each, what) for each in {**data, **item}}

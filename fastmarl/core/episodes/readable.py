@@ -1,4 +1,4 @@
-"""Read access to a `MultiAgentEpisode`: lazy loading, getters, saved states, and display in notebooks."""
+"""Read access to a `MultiAgentEpisode`: lazy loading, getters, saved states and notebook display."""
 
 import os
 import sys
@@ -29,13 +29,13 @@ SAVED = (
     "custom_data", "agent_ids", "duration_s", "respawned", "reset_seed", "env_states",
 )  # fmt: skip
 SAVED_IF_BUILT = ("open_actions", "early_rewards")
-MOST_SHOWN = 20  # agents, in a notebook
+MOST_SHOWN = 20  # agents shown in a notebook
 
 _reading = RLock()
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a forked child, where the thread holding it may not exist."""
+    """Replace the lock in a forked child, where the thread that holds it may not exist."""
     global _reading
     _reading = RLock()
 
@@ -44,7 +44,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _field(name: str) -> Any:
-    """Make a property that accesses a field of the chunk."""
+    """Return a property that accesses a field of the chunk."""
 
     def put(episode: "ReadableEpisode", value: Any) -> None:
         setattr(episode.chunk, name, value)
@@ -53,7 +53,7 @@ def _field(name: str) -> Any:
 
 
 def _spaces(name: str) -> Any:
-    """Make a property for agent id -> space; it falls back to the spaces of the agent episodes."""
+    """Return a property for a dict of agent id -> space, which defaults to the spaces of the agent episodes."""
     field = _field(name)
 
     def get(episode: "ReadableEpisode") -> Any:
@@ -68,9 +68,9 @@ def _spaces(name: str) -> Any:
 
 
 class ReadableEpisode(Episode):
-    """The part of `MultiAgentEpisode` that reads its chunk.
+    """The read-only part of `MultiAgentEpisode`.
 
-    Chunks are read lazily. Reading is thread-safe and may be interrupted at any point.
+    Its chunk is read lazily. Reading is thread-safe and can be interrupted at any point.
 
     Attributes:
         chunk: The data of the episode.
@@ -80,7 +80,7 @@ class ReadableEpisode(Episode):
 
     SKIP_ENV_TS_TAG = "S"
 
-    _chunk: Any  # a Chunk, or a reference to an unread one: (UnreadChunks, index in it, own data of the episode)
+    _chunk: Any  # a Chunk, or a reference to an unread one: (UnreadChunks, index in it, data kept per episode)
     id_: str = _field("id_")
     env_t_started: int = _field("env_t_started")
     env_t: int = _field("env_t")
@@ -105,8 +105,7 @@ class ReadableEpisode(Episode):
 
         Args:
             agent_episodes: Dict of agent id -> agent episode.
-            fields: Other fields of `Chunk`. `id_`, `env_t_started` and `env_t` are required; others may be missing or
-                None.
+            fields: Other fields of `Chunk`. `id_`, `env_t_started` and `env_t` are required; None means the default.
         """
         given = {name: value for name, value in fields.items() if value is not None}
         return cls.of(Chunk(agent_episodes=agent_episodes, **{"agent_ids": list(agent_episodes), **given}))
@@ -120,7 +119,7 @@ class ReadableEpisode(Episode):
         action_space: Mapping[Any, gym.Space[Any]] | None = None,
         agent_to_module_mapping_fn: Callable[[Any, Any], str] | None = None,
     ) -> Self:
-        """Restore a chunk from the result of `get_state()`; arrays are not copied.
+        """Restore a chunk from a state returned by `get_state()`; arrays are not copied.
 
         Args:
             state: Result of `get_state()`.
@@ -129,7 +128,7 @@ class ReadableEpisode(Episode):
             agent_to_module_mapping_fn: See the constructor.
 
         Raises:
-            EpisodeError: If something is missing or inconsistent.
+            EpisodeError: If the state is incomplete or inconsistent.
         """
         spaces: dict[str, Any] = {"observation_space": observation_space or {}, "action_space": action_space or {}}
         try:
@@ -142,7 +141,8 @@ class ReadableEpisode(Episode):
                 for agent_episode in state["agent_episodes"]
             }
         except KeyError as error:
-            raise EpisodeError(f"the state of an episode lacks {error}") from error
+            raise EpisodeError(f"the state of the episode has no {error}; pass a state returned by "
+                               f"get_state()") from error  # fmt: skip
         episode = cls.of_agents(
             agent_episodes=agent_episodes, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **spaces, **rest
         )
@@ -161,7 +161,7 @@ class ReadableEpisode(Episode):
         }
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Limit pickles and deep copies to the arrays of this chunk, without the rest of the block they view."""
+        """Pickle and deep-copy only the data of this chunk, not the entire block that it views."""
         chunk = self.chunk
         data = replace(
             chunk,
@@ -204,12 +204,12 @@ class ReadableEpisode(Episode):
         return chunk.agent_episodes
 
     def head(self) -> ChunkHead | None:
-        """Return the head of an unread chunk without reading it; None if the chunk is read or has other data."""
+        """Return the head of an unread chunk without reading it; None if it has been read or contains other data."""
         chunk = self._chunk
         return None if type(chunk) is Chunk else chunk[0].head(*chunk[1:])
 
     def n_unbuilt_rows(self) -> int:
-        """Return the number of rows of agents whose agent episodes are not built yet, without building them."""
+        """Return the number of rows for which agent episodes have not been built yet, without building them."""
         chunk = self._chunk
         if type(chunk) is not Chunk:
             return int(chunk[0].n_rows(chunk[1]))
@@ -217,22 +217,23 @@ class ReadableEpisode(Episode):
         return lanes.n_rows() if chunk.agent_episodes is None and lanes is not None else 0
 
     def validate(self) -> None:
-        """Raise EpisodeError if columns of agents are inconsistent or env states are missing."""
+        """Raise EpisodeError if the columns of an agent are inconsistent or env states are missing."""
         if self.env_states is not None and len(self.env_states) <= len(self):
-            raise EpisodeError(f"expected {len(self) + 1} or more env states, got {len(self.env_states)}")
+            raise EpisodeError(f"expected at least {len(self) + 1} env states, got {len(self.env_states)}")
         for agent, agent_episode in self.agent_episodes.items():
             agent_episode.validate()
             ends = agent_episode.env_ts()[agent_episode.lookback + 1 :]
             if not all(self.env_t_started < end <= self.env_t for end in ends.tolist()):
-                raise EpisodeError(f"agent {agent!r}: transitions can't end at {ends.tolist()} in a chunk of env steps "
-                                   f"{self.env_t_started} to {self.env_t}")  # fmt: skip
+                raise EpisodeError(f"agent {agent!r}: expected transitions that end within env steps "
+                                   f"{self.env_t_started} to {self.env_t} of the chunk, got ends at "
+                                   f"{ends.tolist()}")  # fmt: skip
 
     def compact(self) -> None:
-        """Copy the data of this chunk, so that it no longer keeps the memory of its call alive.
+        """Copy the data of this chunk, to release the memory of the `sample()` call that returned it.
 
-        A chunk returned by a runner is a view of everything recorded by its call. The runner compacts chunks
-        automatically if only a few chunks of a call are kept. Arrays returned by getters remain valid, and other
-        threads may read the chunk meanwhile.
+        A chunk returned by a runner is a view of everything that its call recorded. The runner compacts chunks
+        automatically when only a few chunks of a call are still referenced. Arrays returned by getters remain valid,
+        and other threads can read the chunk meanwhile.
         """
         chunk, agent_episodes, states = self.chunk, self.agent_episodes, self.env_states
         chunk.waiting_infos = self.get_waiting_infos()
@@ -280,7 +281,7 @@ class ReadableEpisode(Episode):
         return html_table(("agent", "module", "steps", "return", "end"), rows, title=title, notes=notes)
 
     def agent_steps(self) -> int:
-        """Return the number of transitions of all agents."""
+        """Return the total number of transitions of all agents."""
         return sum(len(agent_episode) for agent_episode in self.agent_episodes.values())
 
     def get_duration_s(self) -> float:
@@ -289,7 +290,7 @@ class ReadableEpisode(Episode):
     def get_return(self, include_hanging_rewards: bool = False) -> float:
         """Return the sum of the rewards of all agents in this chunk.
 
-        Rewards of waiting agents count when their transition ends, or now with `include_hanging_rewards`.
+        Rewards of waiting agents count once their transition is complete, or now with `include_hanging_rewards`.
         """
         total = sum((agent_episode.get_return() for agent_episode in self.agent_episodes.values()), 0.0)
         chunk = self.chunk
@@ -301,12 +302,12 @@ class ReadableEpisode(Episode):
         return self.chunk.common_infos
 
     def get_terminateds(self) -> dict[AgentID, bool]:
-        """Return agent id -> terminated flag, with the flag of the env under "__all__"."""
+        """Return agent id -> terminated flag, with the env's flag under "__all__"."""
         flags = {agent: agent_episode.is_terminated for agent, agent_episode in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_terminated}
 
     def get_truncateds(self) -> dict[AgentID, bool]:
-        """Return agent id -> truncated flag, with the env flag under "__all__" (in RLlib, the terminated flag)."""
+        """Return agent id -> truncated flag, with the env's flag under "__all__" (in RLlib, its terminated flag)."""
         flags = {agent: agent_episode.is_truncated for agent, agent_episode in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_truncated}
 
@@ -327,12 +328,12 @@ class ReadableEpisode(Episode):
 
     @property
     def agent_ids(self) -> set[Any]:
-        """Keys of `agent_episodes`, as a set."""
+        """The keys of `agent_episodes`, as a set."""
         return set(self.agent_episodes)
 
     @property
     def env_t_to_agent_t(self) -> dict[AgentID, EnvSteps]:
-        """Agent id -> step of this agent at every env step of the chunk and its lookback, or `SKIP_ENV_TS_TAG`."""
+        """Agent id -> the agent's step, or `SKIP_ENV_TS_TAG`, at every env step of the chunk and its lookback."""
         first = self.env_t_started - self.lookback
         found = {}
         for agent, agent_episode in self.agent_episodes.items():
@@ -362,9 +363,9 @@ class ReadableEpisode(Episode):
         return module_id
 
     def get_waiting_infos(self) -> dict[AgentID, dict[int, dict[str, Any]]]:
-        """Return agent -> env step -> info for steps in which an agent had an info but no observation.
+        """Return agent id -> env step -> info for steps in which an agent received an info but no observation.
 
-        `get_infos()` omits these, as it returns one info per observation. Slices of an episode have none.
+        `get_infos()` omits these, as it returns one info per observation. Slices of an episode do not contain them.
         """
         lanes = self.chunk.lanes
         return dict(self.chunk.waiting_infos) if lanes is None else lanes.waiting_infos()
@@ -385,11 +386,12 @@ class ReadableEpisode(Episode):
         `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are as in `SingleAgentEpisode`.
 
         Args:
-            agent_ids: One id or a collection of ids; None means all in `agent_episodes`. Unknown ids are ignored.
-            env_steps: If True, indices are env steps, 0 being `env_t_started`. Agents without an item at any of them
-                are left out, or get `fill` for those steps. An action, its reward and its extra outputs belong to the
-                env step of the observation that the action responds to. If False, indices are steps of each agent.
-            return_list: If True, return a list with one dict per env step; dicts of unrecorded steps are empty.
+            agent_ids: One agent id or a collection of ids; None means all in `agent_episodes`. Unknown ids are ignored.
+            env_steps: If True, indices are env steps, and 0 is `env_t_started`. Steps at which an agent has no item
+                contain `fill`; without `fill`, they are left out, as are agents without any item. An action, its reward
+                and its extra outputs belong to the env step of the observation that the action responds to. If False,
+                indices are steps of each agent.
+            return_list: If True, return a list with one dict per env step, which is empty for unrecorded steps.
         """
         query = Query("observations", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._answer(query, agent_ids, env_steps, return_list)
@@ -404,7 +406,7 @@ class ReadableEpisode(Episode):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return a dict of agent id -> list of infos, even if `fill` is given.
+        """Return a dict of agent id -> list of infos, which remains a list if `fill` is given.
 
         `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are as in
         `get_observations()`.
@@ -425,7 +427,7 @@ class ReadableEpisode(Episode):
     ) -> Any:
         """Return a dict of agent id -> raw actions of the policy.
 
-        The pending action of a waiting agent is in the next chunk.
+        The pending action of a waiting agent is returned by the next chunk.
 
         `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill`, `one_hot_discrete` and `return_list` are
         as in `get_observations()`.
@@ -462,20 +464,20 @@ class ReadableEpisode(Episode):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return agent id -> module output `key`, or a dict of all outputs if it is None, for agents with such outputs.
+        """Return a dict of agent id -> module output `key` (None: a dict of all outputs), for agents that have it.
 
         `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are as in
         `get_observations()`.
 
         Raises:
-            KeyError: If no agent has such an output.
+            KeyError: If no agent has this output.
         """
         query = Query("extra_model_outputs", key, indices, neg_index_as_lookback, fill, False)
         return self._answer(query, agent_ids, env_steps, return_list)
 
     @property
     def env_states(self) -> np.ndarray | None:
-        """All known global states [n, ...], the last at `env_t`; None if none were recorded."""
+        """All known global states [n, ...] up to `env_t`; None if none were recorded."""
         chunk = self.chunk
         if isinstance(chunk.env_states, list):
             chunk.env_states = np.concatenate(chunk.env_states)
@@ -485,7 +487,8 @@ class ReadableEpisode(Episode):
         """Return the global states of the env [len + 1, ...] from `env_t_started` to `env_t`; see `record_env_state`.
 
         Args:
-            indices: Env steps, 0 being `env_t_started`, as in `SingleAgentEpisode`. All forms except a list give views.
+            indices: Env steps, where 0 is `env_t_started`, as in `SingleAgentEpisode`. All forms except a list return
+                views.
             neg_index_as_lookback: If True, negative indices count back from index 0.
 
         Raises:
@@ -500,7 +503,7 @@ class ReadableEpisode(Episode):
         return found
 
     def print(self) -> None:
-        """Print a table of agents by env steps, with an x for each observation."""
+        """Print a table with a row per agent and a column per env step, with an x for each observation."""
         steps = np.arange(self.env_t_started - self.lookback, self.env_t + 1)
         names = [str(agent) for agent in self.agent_episodes]
         width = max(map(len, [*names, "env_t"]))
@@ -512,10 +515,10 @@ class ReadableEpisode(Episode):
         sys.stdout.write("\n".join(lines) + "\n")
 
     def open_actions(self) -> dict[AgentID, tuple[Any, dict[str, Any]]]:
-        """Return agent -> (action, extra outputs) for agents waiting for an observation.
+        """Return agent id -> (action, extra outputs) for agents waiting for an observation.
 
-        Only running episodes and episodes built by hand have any; otherwise the action is in the chunk in which its
-        result arrives.
+        Only running episodes and episodes built by hand contain pending actions. Otherwise, an action is in the chunk
+        in which its result arrives.
         """
         chunk = self.chunk
         if chunk.lanes is not None and chunk.is_under_way:
@@ -523,7 +526,7 @@ class ReadableEpisode(Episode):
         return chunk.open_actions or {}
 
     def _opened_items(self, what: str, key: str | None) -> dict[AgentID, Any]:
-        """Return the additional column item of each agent; see `Query.opened`."""
+        """Return the column item that the pending action of each agent adds; see `Query.opened`."""
         opened = {} if what in OF_OBSERVATIONS else self.open_actions()
         if not opened or what == "actions":
             return {agent: action for agent, (action, _) in opened.items()}
@@ -541,7 +544,7 @@ class ReadableEpisode(Episode):
     def _answer(self, query: Query, agent_ids: AgentIDs, env_steps: bool, return_list: bool) -> Any:
         if return_list and not env_steps:
             raise ValueError(
-                "return_list=True returns one item per env step, so it can't be combined with env_steps=False"
+                "return_list=True returns one item per env step and cannot be combined with env_steps=False"
             )
         agent_episodes = asked_for(self.agent_episodes, agent_ids)
         query = query._replace(opened=self._opened_items(query.what, query.key))
@@ -561,11 +564,11 @@ class ReadableEpisode(Episode):
 
     @property
     def _is_built(self) -> bool:
-        """True if agents without a transition, and pending actions, are included."""
+        """True if the chunk includes pending actions and agents without a transition."""
         return self.chunk.open_actions is not None or self.chunk.is_under_way
 
     def get_sample_batch(self) -> Any:
-        """Return a `MultiAgentBatch` of RLlib, with one batch per agent with at least one step.
+        """Return an RLlib `MultiAgentBatch` with one batch for each agent that has at least one step.
 
         Raises:
             ImportError: If RLlib is not installed. `fastmarl.batches.columns()` works without it.
@@ -575,14 +578,14 @@ class ReadableEpisode(Episode):
 
 
 def check_kind(episodes: Iterable[Any]) -> None:
-    """Check that these are fastmarl episodes.
+    """Check that all `episodes` are fastmarl episodes.
 
     Raises:
-        EpisodeError: If one is of a different class, such as an RLlib episode.
+        EpisodeError: If one has a different class, such as an RLlib episode.
     """
     for kind in dict.fromkeys(map(type, episodes)):
         if not issubclass(kind, ReadableEpisode):
-            convert = "convert each with fastmarl.episodes.from_rllib()"
-            way_out = convert if is_of_rllib(kind) else "pass what sample() returns"
-            raise EpisodeError(f"expected episodes of fastmarl.episodes.MultiAgentEpisode, got one of "
+            convert = "convert each episode with fastmarl.episodes.from_rllib()"
+            way_out = convert if is_of_rllib(kind) else "pass the episodes that sample() returns"
+            raise EpisodeError(f"expected instances of fastmarl.episodes.MultiAgentEpisode, got a "
                                f"{kind.__module__}.{kind.__qualname__}; {way_out}")  # fmt: skip

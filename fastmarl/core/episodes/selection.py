@@ -1,4 +1,4 @@
-"""Removes the agents of certain modules from episodes."""
+"""Selects agents of an episode by their modules."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -8,16 +8,16 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 
 
 def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> MultiAgentEpisode:
-    """Return the chunk without the agents of unwanted modules, as if these agents had not existed.
+    """Return a chunk without the agents of unwanted modules, as if these agents had never existed.
 
     Args:
-        wanted: Predicate on module ids, called once per module of the chunk.
+        wanted: Returns True for the module ids to keep; called once per module of the chunk.
     """
     chunk = episode.chunk
     lanes = None if chunk.lanes is None else chunk.lanes.of_modules(wanted)
     agent_ids = _of_compacted(chunk, wanted) if lanes is None else lanes.agent_ids
     agents = set(agent_ids)
-    built = chunk.agent_episodes  # these may contain changes made by a callback
+    built = chunk.agent_episodes  # these may have been changed by a callback
     some = replace(
         chunk,
         agent_episodes=built and {agent: agent_episode for agent, agent_episode in built.items() if agent in agents},
@@ -32,7 +32,7 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
 
 
 def _of_compacted(chunk: Chunk, wanted: Callable[[str], bool]) -> list[Hashable]:
-    """Select agents of a compacted chunk. Agents without an agent episode are kept, since their modules are unknown."""
+    """Select the agents of a compacted chunk. Agents without agent episodes are kept, as their modules are unknown."""
     module_of = {agent: str(agent_episode.module_id) for agent, agent_episode in (chunk.agent_episodes or {}).items()}
     modules = {module_id for module_id in set(module_of.values()) if wanted(module_id)}
     return [agent for agent in chunk.agent_ids if agent not in module_of or module_of[agent] in modules]

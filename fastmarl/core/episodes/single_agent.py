@@ -1,4 +1,4 @@
-"""The episode of a single agent within a chunk."""
+"""The steps of a single agent in a chunk of an episode."""
 
 import copy
 import uuid
@@ -28,23 +28,24 @@ SAVED = (
 
 
 def _buffer(what: str) -> Any:
-    """Make a property for a column, named as in RLlib."""
+    """Return a property for a column, named as in RLlib."""
     return property(lambda episode: LookbackBuffer(episode, what))
 
 
 @public("fastmarl.episodes")
 class SingleAgentEpisode(Episode):
-    """n transitions of a single agent as arrays: n + 1 observations; n actions, rewards and items of each extra output.
+    """n transitions of an agent as arrays: n + 1 observations, and n actions, rewards and values of each extra output.
 
-    They are preceded by `lookback` transitions, which an earlier chunk also contains. The getters take the same
-    arguments as in RLlib, see `get_observations()`.
+    They are preceded by `lookback` transitions, which are also in an earlier chunk. The getters accept the same
+    arguments as in RLlib; see `get_observations()`.
 
-    Runners create these episodes. You can also build one by hand: it starts empty or with the data you pass, and grows
-    through `add_env_reset()` and `add_env_step()`.
+    Runners create these episodes. You can also build one by hand: it starts empty or with the data you pass;
+    `add_env_reset()` and `add_env_step()` extend it.
 
     Args:
-        id_: Episode id; None for one made from `multi_agent_episode_id` and `agent_id`, or else a random one.
-        observations: List of n + 1 items, or arrays [n + 1, ...]; None if there is no data yet.
+        id_: Episode id; None for "{multi_agent_episode_id}_{agent_id}", or a random id without
+            `multi_agent_episode_id`.
+        observations: List of n + 1 items, or arrays [n + 1, ...]; None for an empty episode.
         observation_space: Only needed for `one_hot_discrete`.
         infos: List of n + 1 dicts.
         actions: List of n items, or arrays [n, ...].
@@ -54,10 +55,10 @@ class SingleAgentEpisode(Episode):
         truncated: True if the agent was truncated at the last observation.
         extra_model_outputs: Output name -> list or array, like `actions`.
         t_started: Number of steps that the agent made before index 0.
-        len_lookback_buffer: Number of transitions of lookback; "auto" means all.
+        len_lookback_buffer: Number of transitions that are lookback; "auto" means all.
         agent_id: Id of the agent.
         module_id: Id of its module.
-        multi_agent_episode_id: Id of the episode that the agent takes part in.
+        multi_agent_episode_id: Id of the multi-agent episode.
 
     Attributes:
         id_: Id shared by all chunks of a trajectory.
@@ -129,7 +130,7 @@ class SingleAgentEpisode(Episode):
         is_terminated: bool = False,
         is_truncated: bool = False,
     ) -> Self:
-        """Create an episode from the columns in `source` without validating them.
+        """Create an episode from the columns of `source` without validating them.
 
         `agent_id`, `module_id`, `multi_agent_episode_id`, `observation_space`, `action_space`, `lookback`, `t_started`,
         `is_terminated` and `is_truncated` become its attributes.
@@ -153,7 +154,7 @@ class SingleAgentEpisode(Episode):
 
     @property
     def t(self) -> int:
-        """Number of steps that the agent has made up to the last observation."""
+        """Number of steps that the agent made before the last observation."""
         return self.t_started + len(self)
 
     @property
@@ -162,7 +163,7 @@ class SingleAgentEpisode(Episode):
 
     @property
     def custom_data(self) -> dict[str, Any]:
-        """Arbitrary user data kept with this object."""
+        """Arbitrary user data attached to this episode."""
         if self._custom_data is None:
             self._custom_data = {}
         return self._custom_data
@@ -179,25 +180,26 @@ class SingleAgentEpisode(Episode):
         return f"SingleAgentEpisode(id_={self.id_!r}, t={steps}, return={total:g}, done={self.is_done})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Limit pickles and deep copies to the arrays of this chunk, without the rest of the block they view."""
+        """Pickle and deep-copy only the data of this chunk, not the entire block that it views."""
         return _restore, (type(self), self.get_state(), self.observation_space, self.action_space)
 
     def get_observations(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None,
                          one_hot_discrete: bool = False) -> Any:  # fmt: skip
-        """Return an array or nested arrays with the dtypes of the space.
+        """Return observations as (nested) arrays with the dtypes of the space.
 
         Args:
-            indices: None for all items but the lookback; an int for one item; a list of ints for a batch, copied; a
-                slice for a batch, as a view. 0 is the first item after the lookback; negative ones count from the end.
-            neg_index_as_lookback: If True, negative indices count back from index 0 into the lookback instead.
-            fill: Value for items outside the recorded range; slices are filled on both sides, and filled items of an
-                output have its shape. Without it, an int out of range raises IndexError, and a slice is shortened.
-            one_hot_discrete: Convert Discrete and MultiDiscrete leaves to one-hot float32 (zeros if filled with 0).
+            indices: None for all items after the lookback; an int for one item; a list of ints for a batch (a copy); a
+                slice for a batch (a view). 0 is the first item after the lookback; negative indices count from the end.
+            neg_index_as_lookback: If True, negative indices instead count back from index 0 into the lookback.
+            fill: Value for items outside the recorded range; slices are filled on both sides, and filled items have the
+                shape of other items. If None, an int out of range raises IndexError, and slices are clipped.
+            one_hot_discrete: If True, convert Discrete and MultiDiscrete leaves to one-hot float32 (all zeros for items
+                filled with 0).
         """
         return self.get("observations", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return a list of dicts, or one dict for an int.
+        """Return a list of infos, or a single info if `indices` is an int.
 
         `indices`, `neg_index_as_lookback` and `fill` are as in `get_observations()`.
         """
@@ -212,7 +214,7 @@ class SingleAgentEpisode(Episode):
         return self.get("actions", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return rewards, float64; each is the sum of the rewards between an action and the next observation.
+        """Return rewards (float64), each the sum of all rewards between an action and the next observation.
 
         `indices`, `neg_index_as_lookback` and `fill` are as in `get_observations()`.
         """
@@ -221,7 +223,7 @@ class SingleAgentEpisode(Episode):
     def get_extra_model_outputs(
         self, key: str | None = None, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """Return the module output `key`, or a dict of all outputs if it is None.
+        """Return the module output `key`, or a dict of all outputs if `key` is None.
 
         `indices`, `neg_index_as_lookback` and `fill` are as in `get_observations()`.
 
@@ -236,7 +238,7 @@ class SingleAgentEpisode(Episode):
         return env_ts
 
     def get_return(self) -> float:
-        """Return the sum of the rewards, added up in order, without the lookback."""
+        """Return the sum of the rewards, excluding the lookback, added up in order."""
         rewards = self.get_rewards()
         return float(np.cumsum(rewards)[-1]) if len(rewards) else 0.0
 
@@ -244,12 +246,12 @@ class SingleAgentEpisode(Episode):
         return len(self)
 
     def compact(self) -> None:
-        """Copy the columns out of their block; see `MultiAgentEpisode.compact()`."""
+        """Copy the columns to release their block; see `MultiAgentEpisode.compact()`."""
         self.source.compact()
         self._columns = {}
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> "SingleAgentEpisode":
-        """Return the consecutive steps `slice_` as views.
+        """Return the consecutive steps selected by `slice_`, as views.
 
         Args:
             len_lookback_buffer: Number of transitions of lookback to include, as far as available; None means as in
@@ -259,7 +261,7 @@ class SingleAgentEpisode(Episode):
         return self.rows(self.lookback + start - lookback, self.lookback + stop, lookback)
 
     def rows(self, first: int, last: int, lookback: int) -> Self:
-        """Return observations `first` to `last` (counting the lookback) and the transitions between them, as views."""
+        """Return observations `first` to `last` (counted from the lookback) and transitions between them, as views."""
         between = slice(first, last)
         at_end = last == self.source.n_obs - 1
         source = ArraySource(
@@ -276,7 +278,7 @@ class SingleAgentEpisode(Episode):
         return cut
 
     def another(self, source: Source) -> Self:
-        """Return an episode with the columns of `source` and the ids, spaces and flags of this one; no custom data."""
+        """Return an episode with the columns of `source` and this one's ids, spaces and flags, but no custom data."""
         made = self.of(
             agent_id=self.agent_id,
             module_id=self.module_id,
@@ -296,7 +298,7 @@ class SingleAgentEpisode(Episode):
         """Append the next chunk of the same trajectory, without its lookback.
 
         Raises:
-            EpisodeError: If `other` does not follow; nothing changes then.
+            EpisodeError: If `other` is not the next chunk; nothing changes then.
         """
         self.check_followed_by(other)
         sources = self.source.sources if isinstance(self.source, JoinedSource) else [(self.source, 0)]
@@ -309,12 +311,12 @@ class SingleAgentEpisode(Episode):
         """Raise EpisodeError if `other` is not the next chunk of this trajectory."""
         who = self._who()
         if self.id_ != other.id_:
-            raise EpisodeError(f"{who}: can't be joined with another episode, {other.id_!r}")
+            raise EpisodeError(f"{who}: cannot be joined with a different episode, {other.id_!r}")
         if self.is_done:
             raise EpisodeError(f"{who}: finished at its step {self.t}, but more data follows from step "
-                               f"{other.t_started} on; if the agent has rejoined, keep the chunks apart")  # fmt: skip
+                               f"{other.t_started}; if the agent has rejoined, keep the chunks separate")  # fmt: skip
         if self.t != other.t_started:
-            raise EpisodeError(f"{who}: ends at its step {self.t}, but the next chunk begins at step {other.t_started}")
+            raise EpisodeError(f"{who}: ends at its step {self.t}, but the next chunk starts at step {other.t_started}")
 
     def validate(self) -> None:
         """Raise EpisodeError if the lengths of the columns are inconsistent."""
@@ -323,14 +325,15 @@ class SingleAgentEpisode(Episode):
             return
         if not 0 <= self.lookback < n:
             raise EpisodeError(
-                f"agent {self.agent_id!r}: a lookback of {self.lookback} does not fit into {n} observations"
+                f"agent {self.agent_id!r}: lookback {self.lookback} must be >= 0 and < {n}, the number of observations"
             )
         for what, length in {"observations": n, "env_ts": n, "infos": n, "actions": n - 1, "rewards": n - 1}.items():
             self._check_length(what, self.column(what).data, length)
         for key in self.extra_model_output_keys:
             self._check_length(key, self.column("extra_model_outputs", key).data, n - 1)
         if (np.diff(self.env_ts()) <= 0).any():
-            raise EpisodeError(f"agent {self.agent_id!r}: env_ts must be increasing, got {self.env_ts().tolist()}")
+            raise EpisodeError(f"agent {self.agent_id!r}: env_ts must be strictly increasing, got "
+                               f"{self.env_ts().tolist()}")  # fmt: skip
 
     def _check_length(self, what: str, data: Any, expected: int) -> None:
         lengths = {len(data)} if isinstance(data, list) else {len(leaf) for _, leaf in flatten_struct(data)}
@@ -338,7 +341,7 @@ class SingleAgentEpisode(Episode):
             raise EpisodeError(f"agent {self.agent_id!r}: expected {expected} items of {what}, got {sorted(lengths)}")
 
     def get_state(self) -> dict[str, Any]:
-        """Return nested dicts of arrays (not copied), numbers and strings, without the spaces."""
+        """Return the episode as nested dicts of arrays (not copied), numbers and strings, without spaces."""
         return {
             **{name: getattr(self, name) for name in SAVED},
             **{name: self.column(name).data for name in SAVED_COLUMNS},
@@ -354,12 +357,12 @@ class SingleAgentEpisode(Episode):
         observation_space: gym.Space[Any] | None = None,
         action_space: gym.Space[Any] | None = None,
     ) -> Self:
-        """Restore an episode from `state`, the result of `get_state()`; arrays are not copied.
+        """Restore an episode from `state`, as returned by `get_state()`; arrays are not copied.
 
         `observation_space` and `action_space` are as in the constructor.
 
         Raises:
-            EpisodeError: If something is missing or the lengths of the columns are inconsistent.
+            EpisodeError: If the state is incomplete or the lengths of the columns are inconsistent.
         """
         try:
             rest = {name: state[name] for name in SAVED}
@@ -367,7 +370,8 @@ class SingleAgentEpisode(Episode):
             source = ArraySource(**{name: state[name] for name in SAVED_COLUMNS}, extras=state["extra_model_outputs"])
             custom_data = state["custom_data"]
         except KeyError as error:
-            raise EpisodeError(f"the state of a single agent's episode lacks {error}") from error
+            raise EpisodeError(f"the state of the agent's episode has no {error}; pass a state returned by "
+                               f"get_state()") from error  # fmt: skip
         episode = cls.of(observation_space=observation_space, action_space=action_space, source=source, **rest)
         episode._id, episode._custom_data = id_, custom_data
         episode.validate()
@@ -375,7 +379,7 @@ class SingleAgentEpisode(Episode):
 
     def get(self, what: str, key: str | None, indices: Indices, neg_index_as_lookback: bool = False, fill: Any = None,
             one_hot_discrete: bool = False) -> Any:  # fmt: skip
-        """Implement the getters: `what` is the suffix of the getter name, `key` the name of an extra output or None.
+        """Implement the getter `get_<what>()`; `key` is the name of an extra output or None.
 
         `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are as in `get_observations()`.
         """
@@ -384,7 +388,7 @@ class SingleAgentEpisode(Episode):
         return look_up(column, timeline, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def column(self, what: str, key: str | None = None) -> Column:
-        """Return the complete column for `what` and `key`, see `get()`, including the lookback."""
+        """Return the column for `what` and `key` (see `get()`), including the lookback."""
         column = self._columns.get((what, key))
         if column is None:
             column = self._columns[what, key] = self._read(what, key)
@@ -402,18 +406,18 @@ class SingleAgentEpisode(Episode):
         if key is None:
             return Column({each: source.extra(each) for each in keys})
         if key not in keys:
-            raise KeyError(f"agent {self.agent_id!r} has no extra model output {key!r}, only {list(keys)}")
+            raise KeyError(f"agent {self.agent_id!r} has no extra model output {key!r}; available: {list(keys)}")
         return Column(source.extra(key))
 
     def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
-        """Add the first `observation`, which is copied, and its `infos` to an empty episode.
+        """Add the first `observation` (which is copied) and its `infos` to an empty episode.
 
         Raises:
             EpisodeError: If the episode already has data, or is not the first chunk.
         """
         if self.source.n_obs or self.is_done or self.t_started:
-            raise EpisodeError(f"{self._who()} has begun, with {self.source.n_obs} observations, at its step "
-                               f"{self.t_started}; add a reset only to an empty episode")  # fmt: skip
+            raise EpisodeError(f"{self._who()} is not empty: it has {self.source.n_obs} observations and starts at "
+                               f"step {self.t_started}; call add_env_reset() only on an empty episode")  # fmt: skip
         self.begin(observation, 0, infos)
 
     def add_env_step(
@@ -427,15 +431,16 @@ class SingleAgentEpisode(Episode):
         truncated: bool = False,
         extra_model_outputs: dict[str, Any] | None = None,
     ) -> None:
-        """Add a transition. Everything except the infos is copied.
+        """Add a transition, copying everything except the infos.
 
-        The env returned `observation`, `reward`, `infos`, `terminated` and `truncated` for `action`.
+        `observation`, `reward`, `infos`, `terminated` and `truncated` are the results of stepping the env with
+        `action`.
 
         Args:
-            extra_model_outputs: Output name -> value; outputs missing in this step or in earlier ones become blanks.
+            extra_model_outputs: Output name -> value; outputs missing in this step or an earlier one become blanks.
 
         Raises:
-            EpisodeError: If the episode is over or has no observation yet, or a value does not match the existing
+            EpisodeError: If the episode has finished or has no observation yet, or a value does not match the existing
                 columns; nothing is added then.
         """
         if not self.source.n_obs:
@@ -456,41 +461,41 @@ class SingleAgentEpisode(Episode):
         `reward`, `info`, `extras`, `terminated` and `truncated` are as in `add_env_step()`.
         """
         if self.is_done:
-            raise EpisodeError(f"{self._who()} is over; nothing can be added to it")
+            raise EpisodeError(f"{self._who()} has finished; no more steps can be added")
         self.grown().add(observation, env_t, info or {}, action, reward, extras or {})
         self._columns = {}
         self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
 
     def grown(self) -> GrowingSource:
-        """Return the columns in growable, writable form; they are copied on the first call.
+        """Return the columns as a growable, writable source; the first call copies them.
 
         Raises:
             EpisodeError: If the episode is running in a runner.
         """
         if isinstance(self.source, LaneSource) and self.source.is_under_way:
-            raise EpisodeError(f"{self._who()} is under way in a runner, which adds its steps; add yours to a copy: "
-                               f"copy.deepcopy(episode)")  # fmt: skip
+            raise EpisodeError(f"{self._who()} is still running in a runner, which adds its steps; to add your "
+                               f"own, use copy.deepcopy(episode)")  # fmt: skip
         if not isinstance(self.source, GrowingSource):
             self.source = GrowingSource.of(self.source)
             self._columns = {}
         return self.source
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """Return the next chunk, still without steps, with copies of the last steps of this one as lookback.
+        """Return the next chunk, without steps yet, with copies of the last steps of this chunk as lookback.
 
         Args:
-            len_lookback_buffer: Number of steps of lookback, as far as available.
+            len_lookback_buffer: Number of steps to copy as lookback, as far as available.
 
         Raises:
-            EpisodeError: If this episode is over.
+            EpisodeError: If this episode has finished.
         """
         if self.is_done:
-            raise EpisodeError(f"{self._who()} is over; no chunk follows it")
+            raise EpisodeError(f"{self._who()} has finished; it has no next chunk")
         lookback, last = min(len_lookback_buffer, len(self)), self.source.n_obs - 1
         return self.successor(last - lookback, lookback)
 
     def successor(self, first: int, lookback: int) -> Self:
-        """Return the next chunk, still without steps; rows from `first` on are copied as its lookback."""
+        """Return the next chunk, without steps yet; rows from `first` on are copied as its lookback."""
         cut = self.rows(first, self.source.n_obs - 1, lookback)
         cut.source = GrowingSource.of(cut.source)
         cut._custom_data = copy.deepcopy(self._custom_data)
@@ -523,29 +528,29 @@ class SingleAgentEpisode(Episode):
     def put(
         self, what: str, key: str | None, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite items of a column in place, so arrays returned by getters may change.
+        """Overwrite items of a column in place; arrays returned earlier by getters may change.
 
-        Items written by a callback during a `sample()` call are part of the chunk that the call returns. Items written
-        later only change this chunk.
+        Items that a callback writes during a `sample()` call are part of the chunk that the call returns. Items written
+        later change only this chunk.
 
         `what` and `key` name the column, as in `get()`.
 
         Args:
-            new_data: One item if `at_indices` is an int; else a batch or a list with one item per index.
-            at_indices: Positions, as in the getters.
-            neg_index_as_lookback: If True, negative positions count back from index 0 into the lookback.
+            new_data: A single item if `at_indices` is an int, else a batch or list with one item per index.
+            at_indices: Indices of the items, as in the getters.
+            neg_index_as_lookback: If True, negative indices count back from index 0 into the lookback.
 
         Raises:
-            IndexError: If there is nothing at an index, or the numbers of items and indices differ.
-            EpisodeError: If the items do not match the column, or the data of the runner is not writable there.
+            IndexError: If there is no item at an index, or the numbers of items and indices differ.
+            EpisodeError: If the items do not match the column, or the column of a running episode is read-only.
         """
         column = self.column(what, key)
         timeline = Timeline(0, self.lookback, self.source.n_obs - (what not in OF_OBSERVATIONS))
         times = timeline.times(at_indices, neg_index_as_lookback, clip=isinstance(at_indices, slice))
         rows = np.array([times] if isinstance(times, int) else list(times), np.int64)
         if missing := [row - self.lookback for row in rows.tolist() if not timeline.has(row)]:
-            raise IndexError(f"{self._who()}: there are no {what} at {missing}, counted from the start of the chunk; "
-                             f"valid are {-self.lookback} to {timeline.end - 1 - self.lookback}")  # fmt: skip
+            raise IndexError(f"{self._who()}: no {what} at indices {missing} (from the start of the chunk); valid "
+                             f"indices are {-self.lookback} to {timeline.end - 1 - self.lookback}")  # fmt: skip
         values = fitting(new_data, column.data, len(rows), isinstance(times, int), f"{self._who()}, {key or what}")
         if not len(rows):
             return
@@ -562,11 +567,11 @@ class SingleAgentEpisode(Episode):
         return {key: LookbackBuffer(self, "extra_model_outputs", key) for key in self.source.extra_keys()}
 
     def get_duration_s(self) -> float:
-        """Return the seconds between the first and the last step added by hand; 0.0 for steps from a runner."""
+        """Return the seconds between the first and the latest step added by hand; 0.0 for steps from a runner."""
         return self.source.duration_s() if isinstance(self.source, GrowingSource) else 0.0
 
     def get_data_dict(self) -> dict[str, Any]:
-        """Return a batch of the n transitions; its observations and infos are the ones acted on."""
+        """Return the n transitions as a batch, with the observations and infos on which the agent acted."""
         n = len(self)
         last = np.arange(n) == n - 1
         return {
@@ -582,7 +587,7 @@ class SingleAgentEpisode(Episode):
         }
 
     def get_sample_batch(self) -> Any:
-        """Convert `get_data_dict()` to a `SampleBatch` of RLlib.
+        """Convert `get_data_dict()` to an RLlib `SampleBatch`.
 
         Raises:
             ImportError: If RLlib is not installed. `get_data_dict()` works without it.

@@ -1,6 +1,6 @@
-"""Column storage of `SingleAgentEpisode`: plain arrays, or several sources joined end to end.
+"""Column storage of `SingleAgentEpisode`: plain arrays, or several sources concatenated.
 
-A source has `n_obs` and the methods of `ArraySource`. The source that reads a lane's rows is in `lane_source.py`.
+A source implements `Source`. The source that reads the rows of a lane is in `lane_source.py`.
 """
 
 from typing import Any, Protocol
@@ -16,9 +16,9 @@ FLOAT64 = np.dtype(np.float64)
 
 
 class Source(Protocol):
-    """Columns of n_obs observations and the n_obs - 1 transitions between them. Returned arrays never change.
+    """Columns of n_obs observations and the n_obs - 1 transitions between them. Arrays it has returned never change.
 
-    `compact()` copies columns that are views of larger memory, so that this memory can be released.
+    `compact()` copies columns that are views of larger arrays, so that those can be freed.
     """
 
     @property
@@ -34,14 +34,14 @@ class Source(Protocol):
 
 
 class ArraySource:
-    """Columns given as arrays, which are not copied.
+    """Columns stored in arrays, which are not copied.
 
     Args:
         observations: Array or nested dicts and tuples of arrays, [n_obs, ...].
-        env_ts: Env step, since the reset, of each observation: int64 [n_obs], strictly increasing.
+        env_ts: Env step (since the reset) of each observation, int64 [n_obs], strictly increasing.
         actions: Nested like observations, [n_obs - 1, ...].
         rewards: float64 [n_obs - 1].
-        infos: n_obs dicts; None means that all are empty.
+        infos: n_obs dicts; None if all are empty.
         extras: Extra output key -> array, nested like actions.
     """
 
@@ -96,10 +96,10 @@ class ArraySource:
 
 
 class JoinedSource:
-    """Sources joined end to end; each begins with the last observation of the previous one.
+    """Concatenated sources; each starts with the last observation of the previous one.
 
     Args:
-        sources: Pairs of a source and the length of its lookback, which is skipped.
+        sources: Pairs of (source, length of its lookback, which is skipped).
     """
 
     __slots__ = ("sources",)
@@ -130,7 +130,7 @@ class JoinedSource:
         return tuple(dict.fromkeys(key for source, _ in self.sources for key in source.extra_keys()))
 
     def extra(self, key: str) -> Any:
-        """Return an extra output, with blanks for sources without it."""
+        """Return an extra output, with blanks for sources that do not have it."""
         model = next((source.extra(key) for source, _ in self._with_steps() if key in source.extra_keys()), None)
         if model is None:
             raise KeyError(key)
@@ -145,12 +145,12 @@ class JoinedSource:
             source.compact()
 
     def _with_steps(self) -> list[tuple[Source, int]]:
-        """Return the sources with steps; other sources do not know the structure of actions."""
+        """Return the sources with steps; without steps, the structure of actions is unknown."""
         having = [(source, skip) for source, skip in self.sources if source.n_obs - 1 > skip]
         return having or self.sources[:1]
 
     def _rows_of_observations(self) -> list[tuple[Source, slice]]:
-        """Return (source, slice of its observations); a source's last observation is the first one of the next."""
+        """Return pairs (source, slice of its observations), without last observations that the next source repeats."""
         *others, (last, skip) = self.sources
         return [*((source, slice(before, -1)) for source, before in others), (last, slice(skip, None))]
 
@@ -165,7 +165,7 @@ def _cut(struct: Any, rows: slice) -> Any:
 
 
 def blank_like(struct: Any, n: int, name: str) -> Any:
-    """Return n blank rows with the structure, dtypes and shapes of `struct`, a column of that name."""
+    """Return n blank rows with the structure, dtypes and shapes of `struct`, the column `name`."""
     return map_struct(lambda leaf: np.full((n, *leaf.shape[1:]), blank_value(name, leaf.dtype), leaf.dtype), struct)
 
 
@@ -180,10 +180,10 @@ def joined(structs: list[Any]) -> Any:
 
 
 def check_held(dtype: np.dtype, given: np.ndarray, what: str) -> None:
-    """Raise EpisodeError if a column `what` of this dtype cannot represent the values `given`."""
+    """Raise EpisodeError if `dtype` cannot represent the values `given`, described by `what`."""
     if given.dtype != dtype and (is_unheld := unheld(dtype, given)).any():
         raise EpisodeError(
-            f"{what}: {dtype} can't hold {given[is_unheld][0]!r:.200} of {given.dtype}; convert it first"
+            f"{what}: {dtype} cannot represent {given[is_unheld][0]!r:.200} of dtype {given.dtype}; convert it first"
         )
 
 
@@ -191,7 +191,7 @@ def as_rewards(values: Any, what: str) -> np.ndarray:
     """Return rewards as float64, with the shape of `values`.
 
     Raises:
-        EpisodeError: If they are not numbers representable as float64.
+        EpisodeError: If they are not numbers that float64 can represent.
     """
     given = array_of(values, what)
     check_held(FLOAT64, given, what)
@@ -199,7 +199,7 @@ def as_rewards(values: Any, what: str) -> np.ndarray:
 
 
 def as_reward(value: Any, what: str) -> float:
-    """Return one reward as a float. Raises EpisodeError if it is not a number representable as float64."""
+    """Return a reward as a float. Raises EpisodeError if it is not a number that float64 can represent."""
     given = as_rewards(value, what)
     if given.size != 1:
         raise EpisodeError(f"{what}: expected one number, got {value!r:.200}")
@@ -215,7 +215,7 @@ def array_of(value: Any, what: str) -> np.ndarray:
 
 
 def write_rows(column: Any, rows: np.ndarray, values: Any) -> None:
-    """Write `values` [len(rows), ...] to the rows (int64) of a column with the same structure."""
+    """Write `values` [k, ...] to `rows` (int64 [k]) of a column with the same structure."""
     new = dict(flatten_struct(values))
     for path, leaf in flatten_struct(column):
         leaf[rows] = new[path]

@@ -1,4 +1,4 @@
-"""Statistics of an episode and of a `sample()` call."""
+"""Statistics of episodes and of `sample()` calls."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass
 class EpisodeSummary:
-    """Statistics of a finished episode; returns and steps cover all of its chunks, and agents are keyed by name."""
+    """Statistics of a finished episode over all of its chunks; agents are keyed by name."""
 
     env_steps: int
     duration_s: float
@@ -21,7 +21,7 @@ class EpisodeSummary:
 
 
 def summary_of(record: EpisodeRecord, module_ids: Sequence[str]) -> EpisodeSummary:
-    """Return the statistics of a finished episode with settled lanes; `module_ids` is indexed by module index."""
+    """Return the statistics of a finished episode whose lanes are settled; `module_ids` is indexed by module index."""
     module_returns: dict[str, float] = {}
     for module, total in record.module_returns.items():
         module_id = module_ids[module]
@@ -31,7 +31,7 @@ def summary_of(record: EpisodeRecord, module_ids: Sequence[str]) -> EpisodeSumma
 
 
 def _by_name(numbers: Mapping[Hashable, Number]) -> dict[str, Number]:
-    """Sum the numbers of agents with equal names; as in RLlib, ids 1 and "1" share one name."""
+    """Sum numbers by agent name, `str(agent_id)`; as in RLlib, the ids 1 and "1" share a name."""
     by_name: dict[str, Number] = {}
     for agent_id, number in numbers.items():
         name = str(agent_id)
@@ -44,7 +44,7 @@ class CallSummary:
     """Statistics of a single `sample()` call."""
 
     num_episodes: int = 0  # finished episodes
-    episodes: list[EpisodeSummary] = field(default_factory=list)  # the last of these
+    episodes: list[EpisodeSummary] = field(default_factory=list)  # the last ones to finish
     agent_steps: dict[Hashable, int] = field(default_factory=dict)  # agent id -> number of actions
     module_steps: dict[str, int] = field(default_factory=dict)  # module id -> number of actions
     unattributed_reward: float = 0.0

@@ -1,4 +1,4 @@
-"""Episodes of a call in numeric form, before their agent episodes are built."""
+"""Numeric form of the episodes of a call whose agent episodes have not been built."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
@@ -14,9 +14,9 @@ SomeEpisode = TypeVar("SomeEpisode", bound=ReadableEpisode)
 
 
 def in_numbers(episodes: Iterable[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisode]:
-    """Yield these chunks in order, merging consecutive unbuilt chunks of the same call into one `Unbuilt`.
+    """Yield the chunks in order, merging consecutive unbuilt chunks of the same call into one `Unbuilt`.
 
-    Chunks with built agent episodes are yielded unchanged. Nothing is read or built.
+    Chunks whose agent episodes have been built are yielded unchanged. No chunk is read or built.
     """
     episodes = list(episodes)
     check_kind(episodes)
@@ -32,7 +32,7 @@ def in_numbers(episodes: Iterable[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisod
 
 
 def _read_in_numbers(episodes: list[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisode]:
-    # Chunks of the same call may have their blocks in different but equal tuples or dicts.
+    # Chunks of the same call may hold their blocks in distinct but equal tuples or dicts.
     for blocks, group in groupby(map(_with_lanes, episodes), itemgetter(0)):
         if blocks is None:
             yield from (episode for _, episode, _ in group)
@@ -41,14 +41,14 @@ def _read_in_numbers(episodes: list[SomeEpisode]) -> Iterator[Unbuilt | SomeEpis
 
 
 def _with_lanes(episode: SomeEpisode) -> tuple[Blocks | None, SomeEpisode, Any]:
-    """Return (blocks of its lanes, or None if it has agent episodes; the episode; its lanes)."""
+    """Return (blocks of the lanes, or None if agent episodes have been built; the episode; its lanes)."""
     chunk = episode.chunk
     lanes = chunk.lanes  # read first, since another thread may build the agent episodes and drop the lanes
     return None if lanes is None or chunk.agent_episodes is not None else lanes.blocks, episode, lanes
 
 
 def _unbuilt(chunks: list[tuple[Chunk, ChunkLanes]]) -> Unbuilt:
-    """Merge chunks with the same blocks."""
+    """Merge chunks that share the same blocks."""
     return Unbuilt(
         ids=[lanes.episode_id for _, lanes in chunks],
         times=np.array([(chunk.env_t_started, chunk.env_t) for chunk, _ in chunks], np.int64),

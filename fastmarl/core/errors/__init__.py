@@ -36,7 +36,7 @@ class NotBuiltError(FastmarlError, ImportError):
 
     Args:
         folder: Directory that should contain them.
-        names: Names of the extensions, at least one.
+        names: Names of the missing extensions, at least one.
     """
 
     def __init__(self, folder: str, names: list[str]):
@@ -48,7 +48,7 @@ class NotBuiltError(FastmarlError, ImportError):
         python = "{}.{}".format(*sys.version_info)
         return (
             f"compiled extensions are missing in {folder} ({missing}, for Python {python}): run `make build` or `pip "
-            "install -e .` in the clone; or run `pip install .` there, and Python in another folder"
+            "install -e .` in the clone; or run `pip install .` there and start Python in another folder"
         )
 
 
@@ -60,8 +60,8 @@ class MultiAgentEnvError(FastmarlError, RuntimeError):
     """An environment violated the multi-agent protocol.
 
     Args:
-        env_index: Index of the environment in its runner; None if not applicable, as in a `Policy`, or if a batch named
-            an env that it does not have.
+        env_index: Index of the environment in its runner; None if not applicable, as in a `Policy`, or if a batch
+            reported an unknown env.
         agent_id: The agent concerned, or None.
         env_t: Env steps since the last reset of that environment.
         problem: Expected and actual behaviour, and how to fix it.
@@ -98,7 +98,7 @@ class EnvStateError(MultiAgentEnvError, ValueError):
     """The return value of `state()` of an env does not match its state space, or its earlier states."""
 
 
-ONLY_RESPAWNING = "the option respawn is only for agents that come back to life and act again"  # part of messages
+ONLY_RESPAWNING = "the option respawn is only for agents that return and act again"  # part of messages
 
 
 class FinishedAgentError(MultiAgentEnvError):
@@ -106,7 +106,7 @@ class FinishedAgentError(MultiAgentEnvError):
 
 
 class EnvWorkerError(FastmarlError, RuntimeError):
-    """A worker process ended, or did not answer in time, so its envs are lost.
+    """A worker process exited or did not respond in time, so its envs are lost.
 
     Args:
         env_indices: Indices of its envs.
@@ -120,11 +120,11 @@ class EnvWorkerError(FastmarlError, RuntimeError):
     def __str__(self) -> str:
         env_indices, env_index, problem = self.args
         called = "" if env_index is None else f", while env {env_index} was being called"
-        return f"the worker process of the envs {env_indices} {problem}{called}"
+        return f"the worker process of envs {env_indices} {problem}{called}"
 
 
 class EnvTimeoutError(EnvWorkerError, TimeoutError):
-    """A worker process did not answer within `step_timeout_s`."""
+    """A worker process did not respond within `step_timeout_s`."""
 
 
 class RemoteEnvError(FastmarlError, RuntimeError):
@@ -143,7 +143,7 @@ class RemoteEnvError(FastmarlError, RuntimeError):
 
 
 class SamplerProcessError(FastmarlError, RuntimeError):
-    """A process of a `BackgroundSampler` ended, or did not answer in time.
+    """A process of a `BackgroundSampler` exited or did not respond in time.
 
     Args:
         process: Index of the process, from 0; None if unknown.
@@ -160,7 +160,7 @@ class SamplerProcessError(FastmarlError, RuntimeError):
 
 
 class SamplerTimeoutError(SamplerProcessError, TimeoutError):
-    """A process of a `BackgroundSampler` did not answer within `timeout_s`."""
+    """A process of a `BackgroundSampler` did not respond within `timeout_s`."""
 
 
 class RemoteSamplerError(SamplerProcessError):
@@ -168,7 +168,7 @@ class RemoteSamplerError(SamplerProcessError):
 
 
 class EnvRunnerLostError(FastmarlError, RuntimeError):
-    """A runner of an `EnvRunnerGroup` ended, or did not answer in time, and is not replaced any more.
+    """A runner of an `EnvRunnerGroup` exited or did not respond in time, and will not be replaced.
 
     Args:
         runner_index: Index of the runner, from 0; None for all of them.
@@ -209,8 +209,8 @@ class UnknownModuleError(FastmarlError, KeyError):
     def __str__(self) -> str:
         module_id, agent_id, known = self.args
         return (
-            f"policy_mapping_fn({agent_id!r}) returned {module_id!r}, which is none of the "
-            f"modules {known}; add it to `policies` or correct the function"
+            f"policy_mapping_fn({agent_id!r}) returned {module_id!r}, which is not one of the "
+            f"modules {known}; add it to `policies` or fix the function"
         )
 
 
@@ -244,8 +244,8 @@ class UserExitError(FastmarlError, RuntimeError):
         code, place = self.args
         exit_ = "SystemExit" if code is None else f"SystemExit({shown(code)})"
         return (
-            f"{exit_} was raised in {place}, which would end the program; raise another exception there if something "
-            "has failed, and end the program outside of fastmarl's calls"
+            f"{exit_} was raised in {place}, which would exit the program; raise a different exception there on "
+            "failure, and exit the program outside of fastmarl calls"
         )
 
 
@@ -275,7 +275,7 @@ class RunnerBusyError(FastmarlError, RuntimeError):
     Args:
         called: Name of the method.
         running: The running call.
-        is_own_thread: True if that call runs in the same thread, so that `called` comes from a signal handler, a
+        is_own_thread: True if that call runs in the same thread, so that `called` was called by a signal handler, a
             callback, an env, a module or a mapping function.
     """
 
@@ -286,12 +286,12 @@ class RunnerBusyError(FastmarlError, RuntimeError):
         called, running, is_own_thread = self.args
         if is_own_thread:
             return (
-                f"{called} was called within {running}, by a signal's handler, a callback, an env, a module or a "
-                f"mapping function; call it after {running} has returned (an error that is raised there ends it early)"
+                f"{called} was called within {running}, by a signal handler, a callback, an env, a module or a "
+                f"mapping function; call it after {running} has returned (raise an exception there to stop it early)"
             )
         return (
-            f"{called} was called while {running} is under way in another thread; wait for that, or give each thread a "
-            "runner of its own"
+            f"{called} was called while {running} is running in another thread; wait for it to return, or use a "
+            "separate runner for each thread"
         )
 
 
@@ -300,7 +300,7 @@ class CheckpointError(FastmarlError, ValueError):
 
 
 class RecordingError(FastmarlError, RuntimeError):
-    """A record of actions, or a video, cannot be written, or its directory cannot be read or replayed."""
+    """Actions or a video cannot be recorded, or a recording cannot be read or replayed."""
 
 
 class ReplayError(FastmarlError, RuntimeError):
@@ -350,7 +350,7 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(names: Iterable[str]) -> str:
-    """Return the end of a message that suggests these names, or ""."""
+    """Return a message suffix that suggests these names, or "" if there are none."""
     alternatives = " or ".join(map(repr, names))
     return f"; did you mean {alternatives}?" if alternatives else ""
 

@@ -38,21 +38,21 @@ def plain_seed(seed: Any) -> int | None:
 
 
 def check_integer(name: str, value: Any, *, least: int) -> None:
-    """Raise ConfigError if the value is not an integer of at least `least`."""
+    """Raise ConfigError if the value is not an integer >= `least`."""
     if not is_integer_from(least, value):
-        raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+        raise ConfigError(f"{name} must be an integer >= {least}, got {value!r}")
 
 
 def check_seconds(name: str, value: Any) -> None:
-    """Raise ConfigError if the value is not a number above 0; it may be infinite."""
+    """Raise ConfigError if the value is not a positive number; infinity is allowed."""
     if not is_real(value) or not value > 0:
-        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
+        raise ConfigError(f"{name} must be a positive number of seconds, got {value!r}")
 
 
 def check_timeout(name: str, value: Any) -> None:
-    """Raise ConfigError if the value is not a usable timeout: a finite number of seconds, at least 0.001."""
+    """Raise ConfigError if the value is not a valid timeout: a finite number of seconds >= 0.001."""
     if not is_number(value) or value < 1e-3:
-        raise ConfigError(f"{name} must be a number of seconds of at least 0.001, got {value!r}")
+        raise ConfigError(f"{name} must be a number of seconds >= 0.001, got {value!r}")
 
 
 def is_integer_from(least: int, value: Any) -> bool:
@@ -94,7 +94,7 @@ def for_each(keys: Iterable[K], make: Callable[[K], V]) -> dict[K, V]:
 
 
 def in_order(what: str, ids: Iterable[Hashable], error: type[FastmarlError] = ConfigError) -> list[Any]:
-    """Return ids as a list; sets, whose order differs from process to process, are sorted.
+    """Return ids as a list; sets, whose order varies between processes, are sorted.
 
     Raises:
         FastmarlError: `error`, if the ids in a set can only be sorted by their addresses.
@@ -105,8 +105,8 @@ def in_order(what: str, ids: Iterable[Hashable], error: type[FastmarlError] = Co
         return sorted(ids)  # type: ignore[type-var]
     keys = {_sort_key(each): each for each in ids}
     if len(keys) < len(ids) or any(_ADDRESS.search(key) for key in keys):
-        raise error(f"the order of {what} matters, and a set of such ids has another one in each process: make it a "
-                    f"list, got {shown(ids)}")  # fmt: skip
+        raise error(f"the order of {what} matters, but the order of this set varies between processes; pass a list, "
+                    f"got {shown(ids)}")  # fmt: skip
     return [keys[key] for key in sorted(keys)]
 
 

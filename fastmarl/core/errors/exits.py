@@ -1,4 +1,4 @@
-"""Converts SystemExit in user code to an error, since it would end the program silently, with exit code 0."""
+"""Converts SystemExit in user code to an error, since it would exit the program silently, often with code 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def as_error(raised: Exception | SystemExit) -> Exception:
     """Return the exception itself, or a UserExitError in place of a SystemExit.
 
     Raises:
-        SystemExit: If a signal handler of the program raised it, so that the program is meant to end.
+        SystemExit: If a signal handler of the program raised it, which means that the program is supposed to exit.
     """
     if isinstance(raised, Exception):
         return raised
@@ -44,5 +44,5 @@ def exits_as_errors() -> Iterator[None]:
 def _codes_of_signal_handlers() -> set[CodeType]:
     handlers: list[Any] = list(filter(callable, map(signal.getsignal, signal.valid_signals())))
     called: list[Any] = [handler.func if isinstance(handler, partial) else handler for handler in handlers]
-    parts = [part for each in called for part in (each, each.__call__)]  # code of callable objects: in `__call__`
+    parts = [part for each in called for part in (each, each.__call__)]  # code of callable objects is in `__call__`
     return {code for part in parts if (code := getattr(part, "__code__", None)) is not None}

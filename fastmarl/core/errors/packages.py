@@ -32,6 +32,6 @@ NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (name of its package 
 def how_to_install(module: str) -> str:
     """Return a command that installs the package of this module."""
     if module not in NEEDED:
-        return "install the package that has it"
+        return "install the package that contains it"
     package, extra = NEEDED[module]
     return f"pip install {package}" + (f" (or, in a clone of fastmarl, pip install -e '.[{extra}]')" if extra else "")

@@ -19,7 +19,7 @@ def check_keys(what: str, state: Any, expected: Collection[str]) -> None:
     check_mapping(what, state)
     if set(state) != set(expected):
         missing, unknown = [key for key in expected if key not in state], [key for key in state if key not in expected]
-        raise ConfigError(f"{what} lacks the keys {missing} and has the unknown keys {unknown}")
+        raise ConfigError(f"{what} must have the expected keys; missing: {missing}, unknown: {unknown}")
 
 
 def check_mapping(what: str, state: Any) -> None:
@@ -34,7 +34,7 @@ PLAIN = (type(None), bool, int, float, str, dict, list, tuple)
 def is_plain(value: Any, *more: type) -> bool:
     """Return True if the type of a value, and of everything in it, is exactly one of `PLAIN` or `more`.
 
-    Instances of subclasses do not count, because they would be read from a file as the base type.
+    Instances of subclasses do not count, because loading a file would restore them as the base type.
     """
     kind = type(value)
     if kind not in (*PLAIN, *more):
@@ -68,10 +68,10 @@ def float_array(what: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
     try:
         given = np.asarray(values)
     except ValueError as error:
-        raise ConfigError(f"{what} must be an array of numbers: {error}") from error
+        raise ConfigError(f"{what} must be a numeric array: {error}") from error
     if given.dtype.kind not in "iuf" or given.shape != shape:
         raise ConfigError(
-            f"{what} must be numbers in an array of shape {shape}, got dtype {given.dtype}, shape {given.shape}"
+            f"{what} must be a numeric array of shape {shape}, got dtype {given.dtype} and shape {given.shape}"
         )
     return given.astype(np.float64)
 
@@ -108,8 +108,8 @@ def torch_state_for(device: torch.device, state: Any) -> torch.Tensor:
     n_bytes = TORCH_STATE_BYTES.get(saved_on) if isinstance(saved_on, str) else None
     if n_bytes is None or given.dtype != np.uint8 or given.shape != (n_bytes,):
         raise ConfigError(
-            f"the state of torch's generator must be uint8 of one of the lengths {TORCH_STATE_BYTES}, by device, "
-            f"got {saved_on!r}, dtype {given.dtype}, shape {given.shape}"
+            f"the state of torch's generator must be a uint8 array of length {TORCH_STATE_BYTES}[device], got device "
+            f"{saved_on!r}, dtype {given.dtype} and shape {given.shape}"
         )
     fresh = torch.Generator(device)
     if saved_on != device.type:
@@ -130,6 +130,6 @@ def check_numpy_state(rng: np.random.Generator, state: Any) -> None:
         fresh.state = state
         fits = bool(fresh.state == state)
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
-        raise ConfigError(f"the state of NumPy's generator does not fit {kind.__name__}: {error!r}") from error
+        raise ConfigError(f"the state of NumPy's generator is not valid for {kind.__name__}: {error!r}") from error
     if not fits:
-        raise ConfigError(f"the state of NumPy's generator does not fit {kind.__name__}: {state!r}")
+        raise ConfigError(f"the state of NumPy's generator is not valid for {kind.__name__}: {state!r}")

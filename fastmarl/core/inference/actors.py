@@ -26,7 +26,7 @@ from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.store.store import INACTIVE
 
 MappingFn = Callable[..., str]  # (agent id, episode) -> module id
-MOST_UNKNOWN = 1024  # agents whose matching spaces are remembered; in an open world, their number grows
+MOST_UNKNOWN = 1024  # limit on remembered space checks, since unknown agents may keep appearing
 
 
 @dataclass(eq=False)
@@ -59,13 +59,13 @@ class Policies:
     """The policies of a runner, indexed by module index.
 
     Args:
-        log: Log of the episodes, whose store is made for these policies.
+        log: Log of the episodes, with a store created for these policies.
         policies: Policies in the order of their indices.
 
     Attributes:
         by_index: Policies by index; None for removed ones.
         env_actions: Actions for the envs, by module index.
-        may_differ: True if other code, which may have changed modules, has run since `renew()`.
+        may_differ: True if other code that may have changed modules has run since `renew()`.
     """
 
     def __init__(self, log: EpisodeLog, policies: list[Actor]):
@@ -75,11 +75,11 @@ class Policies:
         self.by_index: list[Actor | None] = list(policies)
         self.env_actions = [policy.env_actions for policy in policies]
         self._index_of = {policy.module_id: index for index, policy in enumerate(policies)}
-        self._fitting: set[tuple[int, int, Hashable]] = set()  # (index, env index, agent id) whose spaces were compared
+        self._fitting: set[tuple[int, int, Hashable]] = set()  # (index, env index, agent id) with matching spaces
         self._leaving: list[int] = []
         self._is_sampling = False
         self.may_differ = False
-        self._training: list[torch.nn.Module] = []  # modules or their parts that are temporarily in evaluation mode
+        self._training: list[torch.nn.Module] = []  # modules and submodules that are temporarily in evaluation mode
 
     # Assigning agents to modules.
 
@@ -100,7 +100,7 @@ class Policies:
 
         Raises:
             UnknownModuleError: If the mapping function returned an unknown module id.
-            ConfigError: If the module was made for spaces that differ from the agent spaces.
+            ConfigError: If the module was created for other spaces than those of the agent.
         """
         index = self._mapped_to(agent_id, env_index)
         if (index, env_index, agent_id) not in self._fitting:
@@ -124,8 +124,8 @@ class Policies:
         policy, spaces = self.at(index), self._store.table.spaces[env_index].get(agent_id)
         if spaces is not None and not policy.fits(spaces):
             made_for = policy.connectors.spaces
-            raise ConfigError(f"agent {agent_id!r} of env {env_index} is mapped to module {policy.module_id!r}, made "
-                              f"for other spaces: {made_for}, but the agent has {spaces}; map it to another module"
+            raise ConfigError(f"agent {agent_id!r} of env {env_index} is mapped to module {policy.module_id!r}, which "
+                              f"has different spaces: expected {made_for}, got {spaces}; map it to another module"
                               )  # fmt: skip
         if len(self._fitting) < MOST_UNKNOWN or agent_id in self._store.table.known_agents[env_index]:
             self._fitting.add((index, env_index, agent_id))
@@ -172,7 +172,7 @@ class Policies:
         """Add a policy with an unused id."""
         index = self.by_index.index(None) if None in self.by_index else len(self.by_index)
         self.by_index[index : index + 1] = [policy]
-        self._fitting.clear()  # the index may have been another's
+        self._fitting.clear()  # the index may have belonged to another module
         self.env_actions[index : index + 1] = [policy.env_actions]
         self._index_of[policy.module_id] = index
         self._store.put_module(index, policy.module_id, policy.connectors.recorded_layout, policy.connectors)
@@ -186,7 +186,7 @@ class Policies:
             self.tidy()
 
     def tidy(self) -> None:
-        """Free the memory of idle modules, and drop removed ones no longer needed. Called between `sample()` calls."""
+        """Free memory of idle modules and drop removed ones no longer in use; called between `sample()` calls."""
         running = self._running() if self._leaving else set()
         for index in list(self._leaving):
             if self.at(index).episodes.isdisjoint(running):
@@ -222,13 +222,13 @@ class Policies:
         self._training.clear()
 
     def leave_modes(self) -> None:
-        """Restore the torch modes after an error. These policies cannot act again."""
+        """Restore the torch modes after an error; these policies cannot act afterwards."""
         for policy in self.by_index:
             if policy is not None:
                 policy.inference.leave_modes()
 
     def renew(self) -> None:
-        """Re-select all backends after modules may have changed while sampling."""
+        """Choose all backends again, because modules may have changed while sampling."""
         self.may_differ = False
         for index in self._store.active:
             self.at(index).inference.renew()

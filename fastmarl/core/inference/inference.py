@@ -33,7 +33,7 @@ from fastmarl.core.store.block import Block, Key, leaves_of, name_of, nested_out
 from fastmarl.core.store.lanes import LaneTable
 
 OBS = Columns.OBS
-# Input of forward(), leaves of observations for native inference, or a forward pass that was launched before.
+# Input of forward(), leaves of observations for native inference, or a forward pass that was already launched.
 Batch = dict[str, Any] | list[np.ndarray] | Launch
 
 
@@ -43,13 +43,13 @@ class ModuleInference:
     Args:
         module_id, module: The module, on `transfer.device`.
         transfer: Copies between arrays and tensors.
-        generator, rng: Random generators for exploration, of torch on the same device and of NumPy.
+        generator, rng: Torch generator (on the same device) and NumPy generator for exploration.
         table: Lanes, for modules with recurrent state.
-        connectors: Connectors that make the module batches from recorded rows.
-        options: Options for running it.
+        connectors: Connectors that build the module batches from recorded rows.
+        options: Options for running the module.
 
     Attributes:
-        launched: A forward pass that was launched for the next batch, see `Policies.launch()`.
+        launched: Forward pass already launched for the next batch, see `Policies.launch()`.
         rows: Rows of the last batch, for modules with output connectors.
     """
 
@@ -88,7 +88,7 @@ class ModuleInference:
         self._outputs = connectors if connectors.outputs else None
         self._chooses_late = bool(connectors.outputs.before_actions)
         self.rows: Rows | None = None
-        # Not inference_mode(): tensors that a module creates and keeps while acting can be used in training.
+        # Not inference_mode(): a module may keep tensors created while acting and use them in training.
         self._no_grad = torch.no_grad()
         self._had_grad: bool | None = None  # grad mode before no_grad was entered
         self._autocast = make_autocast(transfer.device, options.dtype)
@@ -119,20 +119,20 @@ class ModuleInference:
         return f"{'torch' if self._forwards is self.module else 'torch.compile'}: {reason}"
 
     def is_captured(self) -> bool:
-        """Return True if the module takes part in launches in its current form."""
+        """Return True if the module, in its current form, takes part in launches."""
         return self._capture.is_current(self)
 
     def renew(self) -> None:
-        """Re-select the backend after the module may have changed."""
+        """Choose the backend again, because the module may have changed."""
         self._native.renew()
         self._capture.renew(self)
         if self._compiled is not None:
             self._forwards = self.module if self._compiled.is_replaced() else self._compiled
 
     def batch(self, block: Block, first: int, end: int, *, explore: bool) -> Batch:
-        """Make the module input for rows first .. end of its block.
+        """Build the module input for rows first .. end of its block.
 
-        Native inference reads the memory of the block directly; the module gets copies, which it may keep and write to.
+        Native inference reads the memory of the block directly; the module gets copies that it may keep and modify.
         """
         if self.launched is not None:
             launched, self.launched = self.launched, None
@@ -204,23 +204,23 @@ class ModuleInference:
         Args:
             batch: Result of `batch()`, with n rows.
             lanes: int32 [n], lanes of the rows.
-            explore: If True, sample actions, else choose the most probable ones.
-            t: Env steps made by all runners until now, for exploration schedules.
-            legal: bool [n, choices]; other choices get the lowest logit, unless the module applies masks itself.
+            explore: If True, sample actions; otherwise choose the most probable ones.
+            t: Number of env steps of all runners so far, for exploration schedules.
+            legal: bool [n, choices]; illegal choices get the lowest logit, unless the module applies masks itself.
 
         Returns:
             All outputs, including "actions", as arrays [n, ...], which are valid until the next call.
 
         Raises:
             ModuleOutputError: If an output has the wrong number of rows or contains NaN or infinity; if both actions
-                and logits are missing; or if the logits do not match the action space, or leave no choice.
+                and logits are missing; or if the logits do not match the action space or rule out all choices.
         """
         if isinstance(batch, list) and (answered := self._native_forward(batch)) is not None:
             arrays = self._native_outputs(*answered, explore, legal)
         elif isinstance(batch, Launch):
             arrays = batch.outputs(self)
         else:
-            if isinstance(batch, list):  # the module changed after the batch was made
+            if isinstance(batch, list):  # the module changed after the batch was built
                 batch = self._nest(self._transfer.to_device(batch))
             arrays = self._forward_torch(batch, len(lanes), explore, t, legal)
         if self._outputs is not None:
@@ -235,7 +235,7 @@ class ModuleInference:
         The next call overwrites the result.
 
         Args:
-            obs: [n, ...] with the dtype of the layout, C-contiguous: the complete module observations. Masks are not
+            obs: Complete module observations [n, ...], C-contiguous, with the dtype of the layout. Masks are not
                 applied.
         """
         draws = self._draws[False]
@@ -319,7 +319,7 @@ class ModuleInference:
             tensors = {key: self._without_time(key, tensor) for key, tensor in tensors.items()}
         logits, self._chooses[explore] = tensors.get(LOGITS), ACTIONS in outputs
         if logits is not None and not logits.is_floating_point() and not logits.is_complex():
-            tensors[LOGITS] = logits = logits.float()  # a mask needs floats; always, so that the column has one dtype
+            tensors[LOGITS] = logits = logits.float()  # for masks; always, so that the column has one dtype
         if logits is not None and (mask is not None or not self._chooses[explore]):
             self._checks.check_logits(logits.shape, explore)
             if logits.is_complex():
@@ -349,7 +349,7 @@ class ModuleInference:
         return draws if draws is not None and len(shape) == 2 and draws.n_logits in (None, shape[1]) else None
 
     def begin_state(self, lanes: np.ndarray) -> None:
-        """Set the initial state of lanes at their first step if their actions do not come from the module."""
+        """Set the initial recurrent state of lanes on their first step, if the module does not choose their actions."""
         if self.lane_state is not None:
             self.lane_state.begin(lanes)
 
@@ -360,7 +360,7 @@ class ModuleInference:
             outputs.update(self.lane_state.columns_read(outputs))
 
     def leave_modes(self) -> None:
-        """Leave all torch modes that were entered before an interrupt. This object cannot act again."""
+        """Exit all torch modes that were entered before an interrupt; this object cannot act afterwards."""
         if self._had_grad is not None:
             torch.set_grad_enabled(self._had_grad)
             self._had_grad = None
@@ -381,7 +381,7 @@ class ModuleInference:
         if len(shape) < 2 or shape[1] != 1:
             problem = (
                 f"expected output {name_of(key)!r} of shape [B, T, ...] with T=1, got shape {shape}; a module with "
-                f"memory returns all but 'state_out' with the time axis T"
+                f"memory must return all outputs except 'state_out' with a time axis T"
             )
             raise ModuleOutputError(self.module_id, problem)
         return tensor.squeeze(1)
@@ -415,9 +415,9 @@ def _with_time(leaf: Any) -> Any:
 
 
 def make_draws(kind: type[Distribution], rng: np.random.Generator) -> ActionDraws | None:
-    """Return a sampler for Categorical, MultiCategorical or DiagGaussian, but None for subclasses and other kinds.
+    """Return a sampler for Categorical, MultiCategorical or DiagGaussian; None for subclasses and other distributions.
 
-    It uses the same probabilities as torch, with a separate random stream. Other kinds sample themselves.
+    It uses the same probabilities as torch, with a separate random stream. Other distributions sample themselves.
     """
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)

@@ -17,8 +17,8 @@ from fastmarl.core.store.lanes import LaneTable
 class ActionMasks:
     """Action masks for the agents of a module.
 
-    The mask in the recorded observations takes precedence. If they have none, as connectors may have dropped it, the
-    mask in the env observation is used, or else the mask in an info.
+    The mask in the recorded observations takes precedence. If there is none, because connectors dropped it, the mask in
+    the env observation is used, or else the mask in the info.
 
     Args:
         connectors: Connectors of the module.
@@ -27,7 +27,7 @@ class ActionMasks:
 
     Attributes:
         key: Key of the mask in observations; None if masks can only come in infos.
-        on_record: True if the observations that the module sees contain the mask; if not, masks are recorded in a
+        on_record: True if the observations that the module sees contain the mask; otherwise masks are recorded in a
             column.
 
     Raises:
@@ -50,7 +50,7 @@ class ActionMasks:
         self._mask_indices = [i for i, leaf in enumerate(layout.leaves) if self.key and leaf.path[:1] == (self.key,)]
 
     def legal(self, block: Block, first: int, end: int) -> np.ndarray | None:
-        """Return the legal actions in the rows from `first` to `end`.
+        """Return the legal actions of rows first .. end.
 
         Returns:
             bool [end - first, choices], which the next call overwrites; None if all actions are legal.
@@ -78,7 +78,7 @@ class ActionMasks:
         return legal
 
     def find(self, block: Block, first: int, end: int) -> np.ndarray | None:
-        """Return the result of `legal()`, and store it for the next `legal()`, which must be for the same rows."""
+        """Return the result of `legal()`, and store it for the next `legal()` call, which must be for the same rows."""
         legal = self.legal(block, first, end)
         self._found = (legal,)
         return legal

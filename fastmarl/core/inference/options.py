@@ -1,4 +1,4 @@
-"""Options of inference, which apply to all modules of a runner."""
+"""Inference options, shared by all modules of a runner."""
 
 from dataclasses import dataclass
 from typing import Any

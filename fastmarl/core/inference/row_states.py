@@ -1,4 +1,4 @@
-"""Agent rows as plain data, needed for the next module outputs and episode chunks."""
+"""Saves and restores agent rows that the next module outputs and episode chunks depend on, as plain data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from fastmarl.core.spaces.structs import Index
 from fastmarl.core.store.block import Block, Key
 from fastmarl.core.store.lanes import LaneTable
 
-COLUMNS = {"agent": np.int64, "env_t": np.int32, "reward": np.float64}  # of all rows
+COLUMNS = {"agent": np.int64, "env_t": np.int32, "reward": np.float64}  # columns of all rows
 KEYS = (*COLUMNS, "obs", "raw_obs", "n_acted", "weights_seq_no", "outputs", "recurrent", "connectors")
 
 
@@ -62,12 +62,12 @@ class ModuleRowsState:
     """A fully validated result of `rows_state()`.
 
     Args:
-        policy: Policy of the module that is to continue.
+        policy: Policy of the module that will continue.
         state: Result of `rows_state()`.
         n_agents: Number of agents; agent numbers are below it.
 
     Attributes:
-        agents: int64, ascending numbers of agents with rows.
+        agents: Numbers of the agents with rows, int64, ascending.
         last_rows: Last row of each of these agents.
         n_acted: Number of rows already acted upon.
         outputs: Key -> outputs of the module for these rows.
@@ -84,12 +84,12 @@ class ModuleRowsState:
         self._columns = {name: column_of(f"{what}: {name}", state[name], n, dtype) for name, dtype in COLUMNS.items()}
         agent_R = self._columns["agent"]
         if n and not (agent_R.min() >= 0 and agent_R.max() < n_agents):
-            raise ConfigError(f"{what} are of unknown agents")
+            raise ConfigError(f"{what} belong to unknown agents")
         self.n_acted = whole_number(f"{what}: n_acted", state["n_acted"])
         self.agents, from_end = np.unique(agent_R[::-1], return_index=True)
         self.last_rows = n - 1 - from_end
         if np.count_nonzero(self.last_rows >= self.n_acted) != n - self.n_acted:
-            raise ConfigError(f"{what}: n_acted={self.n_acted} does not fit its {n} rows")
+            raise ConfigError(f"{what}: n_acted={self.n_acted} does not match the {n} rows")
         connectors, recurrent = policy.connectors, policy.inference.lane_state
         raw_leaves = () if connectors.raw_layout is None else connectors.raw_layout.leaves
         self._obs = self._leaves("obs", state["obs"], connectors.recorded_layout.leaves, n)
@@ -151,13 +151,13 @@ class ModuleRowsState:
         for pair in _checked_list(what, given):
             plain, values = _checked_list(what, pair, 2)
             if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufc" or not values.ndim:
-                raise ConfigError(f"{what} must be arrays of numbers, got {type(values).__name__}")
+                raise ConfigError(f"{what} must be numeric arrays, got {type(values).__name__}")
             outputs[_key(what, plain)] = column_of(what, values, self.n_acted, values.dtype, values.shape[1:])
         return outputs
 
 
 def _widened(given: Any, leaves: Sequence[Leaf]) -> Any:
-    """Return raw observations with float64 where version 0.1.0 rounded them to float32."""
+    """Convert raw observations that version 0.1.0 rounded to float32 back to float64."""
     if not isinstance(given, list) or len(given) != len(leaves):
         return given
     return [
@@ -170,13 +170,13 @@ def _widened(given: Any, leaves: Sequence[Leaf]) -> Any:
 
 def _n_rows(what: str, agents: Any) -> int:
     if not isinstance(agents, np.ndarray) or agents.ndim != 1:
-        raise ConfigError(f"{what}: agent must be an array with one axis, got {type(agents).__name__}")
+        raise ConfigError(f"{what}: agent must be a 1-D array, got {type(agents).__name__}")
     return len(agents)
 
 
 def _checked_list(what: str, values: Any, n: int | None = None) -> list[Any]:
     if not isinstance(values, list) or (n is not None and len(values) != n):
-        length = "" if n is None else f" of {n}"
+        length = "" if n is None else f" of length {n}"
         raise ConfigError(f"{what} must be a list{length}, got {values!r:.200}")
     return values
 
@@ -198,7 +198,7 @@ def _key(what: str, plain: Any) -> Key:
             hash(entry)
             entries.append(Recorded(entry) if kind == "own" else Index(entry) if kind else entry)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{what} have a key with the entry {entry!r:.200}: {error}") from error
+            raise ConfigError(f"{what} contain a key with the invalid entry {entry!r:.200}: {error}") from error
     if not entries:
-        raise ConfigError(f"{what} have an empty key")
+        raise ConfigError(f"{what} contain an empty key")
     return tuple(entries)

@@ -1,7 +1,7 @@
 """Compiled functions on arrays; importing any of them defers interrupts (SIGINT) while numba compiles or loads code.
 
 Compiling calls back from LLVM into Python. An interrupt raised in such a callback would be printed and lost, or cause
-an LLVM error that ends the process.
+an LLVM error that kills the process.
 """
 
 import signal
@@ -13,15 +13,15 @@ from numba.core import event
 
 
 class Deferral(event.Listener):
-    """Hands interrupts of the main thread to their handler once numba has released its compiler lock."""
+    """Holds back interrupts in the main thread until numba has released its compiler lock, then calls their handler."""
 
     def __init__(self) -> None:
-        self._depth = 0  # functions that are being compiled, each called by the one before
-        self._handler: Any = None  # handler of the program
+        self._depth = 0  # number of nested functions being compiled
+        self._handler: Any = None  # the program's handler
         self._arrived: list[tuple[int, FrameType | None]] = []
 
     def on_start(self, event: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():  # no handler ever runs there
+        if threading.current_thread() is not threading.main_thread():  # signal handlers never run there
             return
         if self._depth == 0:
             handler = signal.getsignal(signal.SIGINT)
@@ -29,7 +29,7 @@ class Deferral(event.Listener):
                 return
             if handler != self._note:
                 self._handler, self._arrived = handler, []
-            signal.signal(signal.SIGINT, self._note)  # raises an interrupt that has arrived before
+            signal.signal(signal.SIGINT, self._note)  # raises an interrupt that is already pending
         self._depth += 1
 
     def on_end(self, event: Any) -> None:

@@ -21,7 +21,7 @@ def accumulate_numpy(
 
 @njit(cache=True, nogil=True)
 def accumulate(reward_R, lane_R, lookback_R, first_action, end_action, row_L, final_L, return_L, steps_L, actions_L):
-    """Add the rows in a module block to its lanes, in place.
+    """Add the rewards, steps and actions of the rows in a module block to its lanes, in place.
 
     Args:
         reward_R: float64 [n], reward for the action taken at each row.
@@ -30,7 +30,7 @@ def accumulate(reward_R, lane_R, lookback_R, first_action, end_action, row_L, fi
         first_action, end_action: Range of rows whose agents acted in this call.
         row_L, final_L: int64, last row of each lane, whose step is complete only if the lane is finished (final_L >=
             0).
-        return_L: float64, sum of the rewards of completed steps, in order of the rows.
+        return_L: float64, sum of the rewards of completed steps, added in row order.
         steps_L, actions_L: int64, number of completed steps and of actions in this call.
     """
     for row in range(len(reward_R)):
@@ -51,7 +51,7 @@ def sum_spans_numpy(values, begin_S, end_S, sum_S):
 
 @njit(cache=True, nogil=True)
 def sum_spans(values, begin_S, end_S, sum_S):
-    """Sum each values[begin:end] from left to right, like sum() of NumPy numbers.
+    """Sum each values[begin:end] from left to right, like sum() of NumPy scalars.
 
     Args:
         values: float64 [n].

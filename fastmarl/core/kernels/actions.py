@@ -25,7 +25,7 @@ def scale_actions(raw_NK, low_K, high_K, out_NK):
         out_NK: [n, k] with the dtype of the bounds, out. NaN remains NaN.
     """
     one = raw_NK.dtype.type(1)
-    two = raw_NK.dtype.type(2) * low_K.dtype.type(1)  # of the common dtype of both, so that nothing is widened
+    two = raw_NK.dtype.type(2) * low_K.dtype.type(1)  # in the common dtype of both, so that nothing is widened
     for i in range(raw_NK.shape[0]):
         for k in range(raw_NK.shape[1]):
             value = low_K[k] + (raw_NK[i, k] + one) * (high_K[k] - low_K[k]) / two
@@ -47,8 +47,8 @@ def clip_actions(raw_NK, low_K, high_K, out_NK):
 
     Args:
         raw_NK: float32 or float64 [n, k].
-        low_K, high_K: [k], bounds, which may be infinite, both float32 or both float64.
-        out_NK: [n, k] with the dtype of the bounds, out. NaN remains NaN.
+        low_K, high_K: Bounds [k], possibly infinite; both float32 or both float64.
+        out_NK: Output [n, k], with the dtype of the bounds. NaN stays NaN.
     """
     for i in range(raw_NK.shape[0]):
         for k in range(raw_NK.shape[1]):

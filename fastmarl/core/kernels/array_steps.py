@@ -1,4 +1,4 @@
-"""Write a step of a batch of envs to the lanes of its agents.
+"""Kernels that write a step of a batch of envs to the lanes of its agents.
 
 Axes in names: P position in the group arrays, env * (number of agents) + agent; E env, L lane, R row.
 """
@@ -20,16 +20,16 @@ def count_step_numpy(terminated_E, truncated_E, env_t_E, all_done_E, over):
 
 @njit(cache=True, nogil=True)
 def count_step(terminated_E, truncated_E, env_t_E, all_done_E, over):
-    """Count a step of each env.
+    """Count a step of each env, and find the envs whose episodes are over.
 
     Args:
         terminated_E, truncated_E: bool, flags of entire episodes.
         env_t_E: int32, incremented.
-        all_done_E: uint8, out: the flags as bits, 1 and 2.
+        all_done_E: uint8, out: the flags as bits, 1 terminated, 2 truncated.
         over: int64 [E], out: envs whose episodes are over, ascending.
 
     Returns:
-        The number of these envs.
+        The number of envs in `over`.
     """
     n_over = 0
     for e in range(len(env_t_E)):
@@ -117,8 +117,8 @@ def settle_step(
         kept, ended: int64 [P], out: positions of lanes that act next, and of lanes that end.
 
     Returns:
-        (number kept, number ended, position of a non-finite reward or NO_POSITION). If there is such a reward, only the
-        ones before it were added.
+        (number kept, number ended, position of a non-finite reward or NO_POSITION). If there is such a reward, only
+        rewards before it were added.
     """
     agents = len(lane_P) // max(1, len(all_done_E))
     n_kept = n_ended = 0
@@ -165,7 +165,7 @@ def append_rows_numpy(
 def append_rows(
     positions, n, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
 ):  # fmt: skip
-    """Append one row to each lane at these positions, from row `first` on.
+    """Append one row to each lane at these positions, starting at row `first`.
 
     Args:
         positions, n: int64 [>= n], distinct positions, and the number of positions to use.
@@ -197,7 +197,7 @@ def end_lanes_numpy(ended, n, agents, present_P, lane_P, row_L, n_rows, first, p
 
 @njit(cache=True, nogil=True)
 def end_lanes(ended, n, agents, present_P, lane_P, row_L, n_rows, first, prev_F, at_F, lanes, envs):
-    """Close the lanes at these positions and assign them the finals first:first + n.
+    """Close the lanes at these positions and assign them the final observations first:first + n.
 
     Args:
         ended: int64 [>= n], positions.

@@ -10,7 +10,7 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def word_keys(n: int) -> np.ndarray:
-    """Return word keys, uint64 [n]: odd, so that changing a word changes its product; the same in all versions."""
+    """Return keys for n words, uint64 [n]: odd, so that changing a word changes its product; equal in all versions."""
     with np.errstate(over="ignore"):
         z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -26,13 +26,13 @@ def add_words_numpy(words_RW, n, key_W, sum_N):
 
 @njit(cache=True, nogil=True)
 def add_words(words_RW, n, key_W, sum_N):
-    """Add the sum of words times keys of each of the first n rows to `sum_N`.
+    """Add the sum of words times keys to `sum_N`, for each of the first n rows.
 
     Args:
         words_RW: Unsigned integers [R, W].
         n: int.
         key_W: uint64 [>= W].
-        sum_N: uint64 [>= n], added to.
+        sum_N: uint64 [>= n], updated in place.
     """
     for i in range(n):
         total = np.uint64(0)
@@ -60,7 +60,7 @@ def mix(sum_N, prev_N, reward_R, order_K, out_K):
         sum_N: uint64 [n], see add_words().
         prev_N: int64 [n], previous row, or -1 if there is no reward yet.
         reward_R: float64, rewards of the rows in `prev_N`.
-        order_K: int64 [k], indices below n of the wanted rows.
+        order_K: int64 [k], indices < n of the rows to compute.
         out_K: uint32 [k], out.
     """
     bits_R = reward_R.view(np.uint64)
@@ -84,7 +84,7 @@ def checksum_numpy(words_W):
 
 @njit(cache=True, nogil=True)
 def checksum(words_W):
-    """Return a uint64 checksum of uint64 [W] that depends on every word and on the order of the words."""
+    """Return a uint64 checksum of uint64 [W] that depends on every word and on their order."""
     total, key = np.uint64(0), np.uint64(0)
     for w in range(len(words_W)):
         key += np.uint64(0x9E3779B97F4A7C15)
@@ -111,7 +111,7 @@ def group_by_entry_numpy(entry_N, env_t_N, count_T, first_T, order_N, step_N):
 
 @njit(cache=True, nogil=True)
 def group_by_entry(entry_N, env_t_N, count_T, first_T, order_N, step_N):
-    """Sort rows by entry, keeping their order within each entry; rows with a negative entry are left out.
+    """Sort rows by entry, keeping their order within each entry; rows with a negative entry are omitted.
 
     Args:
         entry_N: int32 [n].

@@ -24,7 +24,7 @@ def former_rows_numpy(last_N, prev_R, out_NF):
 
 @njit(cache=True, nogil=True)
 def former_rows(last_N, prev_R, out_NF):
-    """Follow the chain of rows ending with each of `last_N`.
+    """Follow the chain of previous rows from each row of `last_N`.
 
     Args:
         last_N: int64 [n]; -1 for no row.
@@ -47,12 +47,12 @@ def gather_frames_numpy(values_RPC, rows_NF, out_NPFC):
 
 @njit(cache=True, nogil=True)
 def gather_frames(values_RPC, rows_NF, out_NPFC):
-    """Stack the frames of each row side by side in the last axes.
+    """Gather frames into stacks, with the frame axis before the channel axis.
 
     Args:
         values_RPC: [rows, p, c], any dtype: frames of p points with c channels.
-        rows_NF: int64 [n, f], rows of the frames in each stack; -1 gives a frame of zeros.
-        out_NPFC: [n, p, f, c], any dtype, out; values are converted to it.
+        rows_NF: int64 [n, f], rows of the frames in each stack; -1 yields a frame of zeros.
+        out_NPFC: [n, p, f, c], any dtype, out; values are converted to its dtype.
     """
     for i in range(len(rows_NF)):
         for f in range(rows_NF.shape[1]):
@@ -76,8 +76,8 @@ def one_hot_frames(values_RK, rows_NF, choices_K, out_NFC):
     """Write integers as one-hot vectors; the vectors of a row are concatenated.
 
     Args:
-        values_RK: [rows, k], integers; one out of its range becomes a vector of zeros.
-        rows_NF: int64 [n, f]; -1 gives zeros.
+        values_RK: [rows, k], integers; those out of range become vectors of zeros.
+        rows_NF: int64 [n, f]; -1 yields zeros.
         choices_K: int64 [k], number of possible values of each integer.
         out_NFC: [n, f, sum of choices_K], out.
     """

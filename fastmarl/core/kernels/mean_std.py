@@ -1,7 +1,7 @@
-"""Running means and deviations, with the arithmetic of RLlib MeanStdFilter.
+"""Running means and deviations, with the arithmetic of RLlib's MeanStdFilter.
 
 Welford (1962), "Note on a method for calculating corrected sums of squares and products". Observations are added one
-by one, so that results are bit-identical to RLlib. The statistics of fastmarl are merged in batches, see moments.py.
+by one, so that results are bit-identical to RLlib. fastmarl's own statistics are merged in batches, see moments.py.
 """
 
 import numpy as np
@@ -43,7 +43,7 @@ def push_rows(values_NK, chosen, n_pushes, mean_K, delta_K, squares_K, delta_squ
         values_NK: float [n, k].
         chosen: int64, rows to use, in order.
         n_pushes: Number of rows added before.
-        mean_K, delta_K: float64 [k], the mean, overall and since the last merge with statistics of other runners.
+        mean_K, delta_K: float64 [k], means, overall and since the last merge with statistics of other runners.
         squares_K, delta_squares_K: float64 [k], sums of squared differences from the mean, likewise.
         out_NK: [n, k] with the dtype of the values, out, or [0, k] to write nothing.
         scaling: (add rows, subtract the mean, divide by the deviation, bound of outputs or 0); three bools, one float.

@@ -35,7 +35,7 @@ def update_moments(values_NK, count, mean_K, m2_K):
     for k in range(values_NK.shape[1]):
         total = 0.0
         for i in range(n):
-            total += np.float64(values_NK[i, k])  # float32 would lose digits where this runs as Python
+            total += np.float64(values_NK[i, k])  # float32 would lose digits if this runs uncompiled
         mean = total / n
         m2 = 0.0
         for i in range(n):

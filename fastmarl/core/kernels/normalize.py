@@ -33,8 +33,8 @@ def count_and_normalize(values_NK, count, mean_K, m2_K, counts, demean, destd, c
 
     Args:
         values_NK: [n, k] of any real dtype.
-        count: int, rows seen before; with 0 and not `counts` the standard deviation is taken to be 1.
-        mean_K, m2_K: float64 [k], mean and sum of squared deviations of these rows; changed in place if `counts`.
+        count: int, rows seen before; if it is 0 and `counts` is False, the standard deviation is taken to be 1.
+        mean_K, m2_K: float64 [k], mean and sum of squared deviations of rows seen; updated in place if `counts`.
         counts: True to add the rows; otherwise the moments remain unchanged.
         demean, destd: True to subtract the mean, and to divide by the standard deviation.
         clip: float64; results are clipped to [-clip, clip].

@@ -26,7 +26,7 @@ def gae_numpy(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advanta
 def gae(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advantage_N):
     """Compute generalised advantage estimates, in float64.
 
-    Values of 0 and a `lambda_` of 1 give discounted returns.
+    With values of 0 and a `lambda_` of 1, the results are discounted returns.
 
     Args:
         reward_N, value_N: float [n], reward of each step and value of its observation, concatenated over trajectories.
@@ -109,11 +109,11 @@ def n_step_returns_numpy(reward_N, value_N, last_value_S, length_S, n_step, gamm
 
 @njit(cache=True, nogil=True)
 def n_step_returns(reward_N, value_N, last_value_S, length_S, n_step, gamma, return_N):
-    """Compute discounted rewards of the next steps plus the value after them, in float64.
+    """Compute the discounted sum of the next `n_step` rewards and the value after them, in float64.
 
     Args:
         reward_N, value_N, last_value_S, length_S, gamma: See gae().
-        n_step: int, 1 or more: number of rewards to sum; fewer are summed at the end of a trajectory.
+        n_step: int >= 1, number of rewards to sum; fewer are summed at the end of a trajectory.
         return_N: float [n], out.
     """
     begin = 0
@@ -137,7 +137,7 @@ def discounted_sums_numpy(value_N, gamma, sum_N):
 
 @njit(cache=True, nogil=True)
 def discounted_sums(value_N, gamma, sum_N):
-    """Compute the discounted sum from each step on, in float64, in the order of scipy.signal.lfilter.
+    """Compute the discounted sum from each step on, in float64, with the operation order of scipy.signal.lfilter.
 
     Args:
         value_N: Array [n] of any real dtype, the value of each step.

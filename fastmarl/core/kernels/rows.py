@@ -11,7 +11,7 @@ from numba import njit
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
-    """Return the memory of an array [n, ...], C-contiguous and without objects, as uint8 [n, bytes of a row]."""
+    """Return the memory of an array [n, ...], C-contiguous and without objects, as uint8 [n, bytes per row]."""
     row_bytes = array.itemsize * math.prod(array.shape[1:])
     return array.reshape(-1).view(np.uint8).reshape(len(array), row_bytes)
 
@@ -45,7 +45,7 @@ def take_finals_numpy(source_PB, row_RB, ended, n, present_P, prev_F, first, out
 
 @njit(cache=True, nogil=True)
 def take_finals(source_PB, row_RB, ended, n, present_P, prev_F, first, out_FB):
-    """Copy the last observation of each ending lane: the current one or, without one, the previous one again.
+    """Copy the last observation of each ending lane: the current one or, if there is none, the previous one again.
 
     Args:
         source_PB: uint8 [P, B], current observations.

@@ -1,1 +1,1 @@
-"""PyTorch modules named as in RLlib, and default networks."""
+"""PyTorch modules, named as in RLlib, and the default networks."""

@@ -1,4 +1,4 @@
-"""Base class of modules, the networks that act for one or more agents."""
+"""Base class of modules, which are networks that act for one or more agents."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -23,36 +23,36 @@ class RLModule(torch.nn.Module):
     """Base class of modules; implement `setup()` and `_forward()`, or phases such as `_forward_exploration()`.
 
     A batch is a dict with "obs": tensors [B, ...] nested like the observation space, which the module may keep or
-    change. The output is a dict with "action_dist_inputs" [B, k] (the logits of the action distribution) or "actions",
-    and anything else to be recorded, such as "vf_preds" [B]. Every entry has B rows.
+    modify. The output is a dict with "action_dist_inputs" [B, k] (the logits of the action distribution) or "actions",
+    plus anything else to record, such as "vf_preds" [B]. Every entry has B rows.
 
-    A recurrent module overrides `get_initial_state()`. Its observations are [B, T, ...], with T = 1 while sampling, and
-    the batch also has "state_in" [B, ...]. Its outputs are [B, T, ...], except "state_out" [B, ...], the state after
-    step T.
+    A recurrent module overrides `get_initial_state()`. Its observations are [B, T, ...], with T = 1 during sampling,
+    and the batch also contains "state_in" [B, ...]. Its outputs are [B, T, ...], except "state_out" [B, ...], the state
+    after step T.
 
     Args:
         observation_space: Observation space of the agents.
         action_space: Action space of the agents.
-        inference_only: True if the module will only act, so that parts used only in training may be omitted.
-        model_config: Options that the module understands.
+        inference_only: True if the module will only act; layers that only training uses may then be omitted.
+        model_config: Options of the module.
         kwargs: Further arguments for `setup()`, available as `self.kwargs`.
     """
 
     training_attributes: ClassVar[tuple[str, ...]] = ()
-    """Attributes that only training needs, which a module made with `inference_only` omits."""
+    """Names of attributes that only training needs; omitted if `inference_only` is set."""
 
     masks_actions = False
     """True if the outputs already have action masks applied.
 
-    Otherwise the sampler and `forward_train()` apply them to "action_dist_inputs".
+    Otherwise, the sampler and `forward_train()` apply masks to "action_dist_inputs".
     """
 
     capturable = False
     """True if the forward methods for acting can be captured as a CUDA graph and replayed.
 
-    They must perform the same operations in every call, regardless of the values, without waiting for the GPU; read
-    nothing that changes except their batch, parameters and buffers; and not write to their batch. `t` is None for them.
-    A class that overrides one of them must set this again.
+    They must perform the same operations in every call, whatever the values, without waiting for the GPU; read nothing
+    that changes except their batch, parameters and buffers; and not write to their batch. They are called with
+    `t=None`. A subclass that overrides one of them must set `capturable` again.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class RLModule(torch.nn.Module):
         self.setup()
 
     def setup(self) -> None:
-        """Create the layers; the constructor arguments are already attributes.
+        """Create the layers; constructor arguments are already stored as attributes.
 
-        May set `self.action_dist_cls`; otherwise the action space determines it.
+        May set `self.action_dist_cls`; otherwise, the action space determines the distribution.
         """
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        raise NotImplementedError(f"{type(self).__name__} needs a _forward(batch)")
+        raise NotImplementedError(f"{type(self).__name__} must implement _forward(batch)")
 
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return self._forward(batch)
@@ -92,32 +92,32 @@ class RLModule(torch.nn.Module):
         return self._forward(batch)
 
     def forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Return the outputs for `batch` independent of any phase."""
+        """Return the outputs for `batch`, regardless of phase."""
         return self._forward(batch, **kwargs)
 
     def forward_exploration(self, batch: dict[str, Any], t: int | None = None, **kwargs: Any) -> dict[str, Any]:
         """Return the outputs for acting with exploration.
 
         Args:
-            batch: Inputs of the module, see the class.
-            t: Lifetime env steps of the runner, multiplied by `num_env_runners`; for schedules.
+            batch: Inputs of the module; see the class.
+            t: Lifetime env steps of the runner times `num_env_runners`, for schedules.
         """
         return self._forward_exploration(batch, t=t, **kwargs)
 
     def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Return the outputs for `batch` when acting without exploration."""
+        """Return the outputs for acting on `batch` without exploration."""
         return self._forward_inference(batch, **kwargs)
 
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Return the outputs that the loss needs.
 
-        Logits are masked as when the actions were sampled: by the batch column "action_mask" or, without one, by the
-        mask in the observations.
+        Logits are masked as during sampling: by the batch column "action_mask" or, without it, by the mask in the
+        observations.
         """
         return masked_outputs(self, batch, self._forward_train(batch, **kwargs))
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return the recurrent state before the first step: nested arrays or tensors without a batch axis, or {}."""
+        """Return the initial recurrent state: nested arrays or tensors without a batch axis, or {}."""
         return {}
 
     def is_stateful(self) -> bool:
@@ -126,7 +126,7 @@ class RLModule(torch.nn.Module):
         return len(state) > 0 if isinstance(state, dict) else state is not None
 
     def get_exploration_action_dist_cls(self) -> type[Distribution]:
-        """Return the distribution of "action_dist_inputs" in exploration.
+        """Return the class of the action distribution for exploration.
 
         Raises:
             ConfigError: If the action space has no distribution.
@@ -134,23 +134,23 @@ class RLModule(torch.nn.Module):
         if self.action_dist_cls is not None:
             return self.action_dist_cls
         if self.action_space is None:
-            raise ConfigError(f"{type(self._net()).__name__} needs an action_space (or action_dist_cls) to choose "
-                              f"actions; see fastmarl.modules.as_rl_module()")  # fmt: skip
+            raise ConfigError(f"{type(self._net()).__name__} needs an action_space or action_dist_cls to choose "
+                              f"actions; pass an action_space to fastmarl.modules.as_rl_module()")  # fmt: skip
         return get_action_dist_cls(self.action_space)
 
     def get_inference_action_dist_cls(self) -> type[Distribution]:
-        """Return the distribution of "action_dist_inputs" in inference."""
+        """Return the class of the action distribution for inference."""
         return self.get_exploration_action_dist_cls()
 
     def get_train_action_dist_cls(self) -> type[Distribution]:
-        """Return the distribution of "action_dist_inputs" in training."""
+        """Return the class of the action distribution for training."""
         return self.get_exploration_action_dist_cls()
 
     def get_state(self) -> dict[str, Any]:
         """Return copies of all weights and buffers, named as in `state_dict()`; bfloat16 is converted to float32.
 
-        Results of `get_extra_state()` of layers are included unchanged; checkpoints can store them if they consist of
-        types that checkpoints support.
+        Extra states of layers (`get_extra_state()`) are included unchanged; checkpoints can only store them if they
+        consist of supported types.
         """
         return {
             name: copy.deepcopy(value) if _is_extra(name) else _to_array(value)
@@ -158,23 +158,23 @@ class RLModule(torch.nn.Module):
         }
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise ConfigError if `set_state()` cannot accept `state`, without changing anything.
+        """Raise ConfigError if `set_state()` would reject `state`; changes nothing.
 
         Runners check all parts of a state before they set any. A class that overrides `set_state()` should also
-        override this, since nothing is checked for it here.
+        override this method, which otherwise checks nothing.
         """
         if type(self).set_state is RLModule.set_state:
             self._read(state)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`, a result of `get_state()`.
+        """Restore a `state` returned by `get_state()`.
 
-        A module made with `inference_only` ignores weights that only training needs: the value network of a
-        `DefaultRLModule`, and attributes returned by `get_non_inference_attributes()`.
+        With `inference_only`, weights that only training needs are ignored: the value network of a `DefaultRLModule`,
+        and attributes returned by `get_non_inference_attributes()`.
 
         Raises:
-            ConfigError: If names, shapes or dtypes do not match this network. The module is unchanged after this error,
-                and after any error propagated from `set_extra_state()` of a layer.
+            ConfigError: If names, shapes or dtypes do not match this network. The module is then unchanged, as it is
+                after any error raised by a layer's `set_extra_state()`.
         """
         given = self._read(state)
         before = self.get_state() if any(map(_is_extra, given)) else None
@@ -201,11 +201,11 @@ class RLModule(torch.nn.Module):
         }
         problems = _differences(own, given)
         if problems:
-            raise ConfigError(f"this state does not fit this {type(net).__name__}: {'; '.join(problems)}")
+            raise ConfigError(f"the state does not match this {type(net).__name__}: {'; '.join(problems)}")
         return given
 
     def _net(self) -> torch.nn.Module:
-        """Return the network whose weights form the state."""
+        """Return the network whose weights make up the state."""
         return self
 
 
@@ -213,10 +213,10 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 def copied(module: Module) -> Module:
-    """Return a deep copy.
+    """Return a deep copy of a module.
 
-    Tensors with a history, such as from `torch.nn.utils.weight_norm`, are copied without it, because
-    `copy.deepcopy()` rejects them.
+    Non-leaf tensors, such as those from `torch.nn.utils.weight_norm`, are detached, because `copy.deepcopy()` rejects
+    them.
     """
     attributes = (value for part in module.modules() for value in vars(part).values())
     computed = [value for value in attributes if isinstance(value, torch.Tensor) and not value.is_leaf]
@@ -224,10 +224,10 @@ def copied(module: Module) -> Module:
 
 
 def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
-    """Return the given names whose weights are only needed in training.
+    """Return those of the given weight names that only training needs.
 
     These are the weights of attributes returned by `get_non_inference_attributes()`, as in RLlib. The result is empty
-    if the module does not have this method, or was made with `inference_only`.
+    if the module does not have this method or was created with `inference_only`.
     """
     net = module._net()
     attributes = getattr(net, "get_non_inference_attributes", None)
@@ -237,18 +237,18 @@ def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
 
 
 def _below(paths: Iterable[str], names: Iterable[Any]) -> set[Any]:
-    """Return the given names of weights that belong to one of these attributes."""
+    """Return the weight names that belong to one of the attributes `paths`."""
     beginnings = tuple(f"{path}." for path in paths)
     return {name for name in names if f"{name}.".startswith(beginnings)}
 
 
 def _is_extra(name: str) -> bool:
-    """Return True if torch uses `name` for the result of `get_extra_state()` of a layer, which may be anything."""
+    """Return True if torch uses `name` for a layer's extra state, which may be any object."""
     return isinstance(name, str) and name.split(".")[-1] == "_extra_state"
 
 
 def _as_own(own: Any, given: Any) -> Any:
-    """Copy an entry of an extra state, converting an array from a checkpoint if the current entry is a tensor."""
+    """Copy part of an extra state; arrays from a checkpoint become tensors where the current state has tensors."""
     if isinstance(own, torch.Tensor) and isinstance(given, np.ndarray):
         return _to_tensor("an extra state", given.copy())
     if type(given) is dict and isinstance(own, dict):
@@ -295,21 +295,21 @@ _SPACES: WeakKeyDictionary[torch.nn.Module, list[tuple[gym.Space, gym.Space]]] =
 
 
 def _remember_spaces(module: torch.nn.Module, spaces: tuple[gym.Space, gym.Space]) -> None:
-    """Record the spaces with which a module is wrapped, replacing equivalent ones."""
+    """Record the spaces that a module is wrapped with, replacing equivalent ones."""
     others = [each for each in _SPACES.get(module, []) if not serves(each, spaces, bounds=True)]
     _SPACES[module] = [*others, spaces]
 
 
 def _known_spaces(module: torch.nn.Module) -> tuple[gym.Space | None, gym.Space | None]:
-    """Return the spaces with which a module was wrapped.
+    """Return the spaces that a module was wrapped with.
 
     Raises:
-        ConfigError: If there are several.
+        ConfigError: If it was wrapped with different spaces.
     """
     first, *others = _SPACES.get(module, [(None, None)])
     if others:
-        raise ConfigError(f"this {type(module).__name__} acts for agents with different spaces; give "
-                          f"runner.module[module_id], which has those of its agents")  # fmt: skip
+        raise ConfigError(f"this {type(module).__name__} acts for agents with different spaces; pass "
+                          f"runner.module[module_id], which knows the spaces of its agents")  # fmt: skip
     return first
 
 
@@ -317,7 +317,7 @@ class AdaptedModule(RLModule):
     """Adds the methods of RLModule to any torch module whose `forward(batch)` returns a dict.
 
     `get_state()` returns the weights of the wrapped module under their original names. Calls are forwarded to that
-    module, and attributes not defined by RLModule are read from and set on it: `runner.module["p0"].encoder` is its
+    module, as are reads and writes of attributes that RLModule does not define: `runner.module["p0"].encoder` is its
     encoder.
     """
 
@@ -331,7 +331,7 @@ class AdaptedModule(RLModule):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "module" or name.startswith("__"):  # during construction, and for lookups by copy and pickle
+            if name == "module" or name.startswith("__"):  # during construction, and in lookups by copy and pickle
                 raise
         return getattr(self.module, name)
 
@@ -351,7 +351,7 @@ class AdaptedModule(RLModule):
         return self.module(batch)
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return the initial state of the wrapped module, if it has such a method."""
+        """Return the initial state of the wrapped module, or {} if it has no `get_initial_state()`."""
         initial_state = getattr(self.module, "get_initial_state", None)
         return {} if initial_state is None else initial_state()
 
@@ -362,9 +362,10 @@ class AdaptedModule(RLModule):
 def as_rl_module(
     module: torch.nn.Module, observation_space: gym.Space | None = None, action_space: gym.Space | None = None
 ) -> RLModule:
-    """Return `module` itself if it is an RLModule, with missing spaces filled in; otherwise wrap it in one.
+    """Return an RLModule unchanged, except for missing spaces; wrap any other torch module in one.
 
-    If no spaces are given, a module that acted in a runner gets the spaces of its agents there; a copy of it gets none.
+    If no spaces are passed, a module that has acted in a runner gets the spaces of its agents there, but a copy of it
+    does not.
 
     Args:
         module: Any torch module whose `forward(batch)` returns a dict.
@@ -372,7 +373,8 @@ def as_rl_module(
         action_space: Action space of the agents.
 
     Raises:
-        ConfigError: If `module` is not a torch module, or spaces are missing and its agents had different spaces.
+        ConfigError: If `module` is not a torch module, or no spaces are passed and it acted for agents with different
+            spaces.
     """
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(f"expected a torch.nn.Module, got {module!r}")

@@ -1,4 +1,4 @@
-"""Default networks, used when no module is given: MLP, CNN, LSTM or GRU, depending on spaces and options."""
+"""Default networks for agents without a custom module: MLP, CNN, LSTM or GRU, depending on spaces and options."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 FORWARDS = ("_forward", "_forward_exploration", "_forward_inference", "_forward_train", "forward_exploration",
             "forward_inference")  # fmt: skip
-OBSERVATION_KEYS = ("observation", "observations", "obs")  # names next to a mask: PettingZoo, RLlib, abbreviated
+OBSERVATION_KEYS = ("observation", "observations", "obs")  # possible keys of the observation next to a mask
 
 
 @public("fastmarl.modules")
@@ -29,17 +29,17 @@ class DefaultRLModule(RLModule):
     """Policy and value network.
 
     Boxes are flattened; uint8 images (height, width, channels) of at least 16 x 16 pixels pass through convolutions;
-    uint8 with an upper bound of 255 is scaled to [0, 1]; integers of discrete spaces become one-hot; and entries of
-    Dict and Tuple are concatenated. "action_mask" or "avail_actions" in a Dict masks the actions of a Discrete or
-    MultiDiscrete space: where the mask is 0, the logit is the lowest finite number. If such a Dict has a single other
-    entry named "observation", "observations" or "obs", the networks read only that entry.
+    uint8 values with an upper bound of 255 are scaled to [0, 1]; integers of discrete spaces are one-hot encoded; and
+    entries of Dict and Tuple spaces are concatenated. "action_mask" or "avail_actions" in a Dict masks the actions of a
+    Discrete or MultiDiscrete space: logits are set to the lowest finite number where the mask is 0. If the only other
+    entry of such a Dict is "observation", "observations" or "obs", the networks read only that entry.
 
-    Outputs are "action_dist_inputs" [B, k] and, unless `inference_only`, "vf_preds" float32 [B]. With an LSTM or
-    a GRU these are [B, T, k] and [B, T], and there is "state_out".
+    Outputs are "action_dist_inputs" [B, k] and, unless `inference_only`, "vf_preds" float32 [B]. With an LSTM or GRU,
+    these are [B, T, k] and [B, T], and "state_out" is added.
 
     Raises:
-        ConfigError: If spaces are missing or unsupported, or `model_config` (a `DefaultModelConfig`, or a dict of its
-            fields) has an unknown option or an invalid value.
+        ConfigError: If spaces are missing or unsupported, or `model_config` (a `DefaultModelConfig` or a dict of its
+            fields) contains an unknown option or an invalid value.
     """
 
     capturable = True
@@ -48,13 +48,13 @@ class DefaultRLModule(RLModule):
 
     def setup(self) -> None:
         if self.observation_space is None or self.action_space is None:
-            raise ConfigError("the default nets need an observation_space and an action_space")
+            raise ConfigError("the default networks need an observation_space and an action_space")
         config = self.config_cls.of(self.model_config)
         self.action_dist_cls = get_action_dist_cls(self.action_space)
         n_logits = self.action_dist_cls.required_input_dim(self.action_space)
         self._mask_key = mask_key(self.observation_space, self.action_space)
         self._observation_key = _key_next_to_mask(self.observation_space, self._mask_key)
-        # A subclass may change the logits after masking.
+        # A subclass may modify the logits after masking.
         is_unchanged = all(getattr(type(self), name) is getattr(DefaultRLModule, name) for name in FORWARDS)
         self.masks_actions = self._mask_key is not None and is_unchanged
         seen: Any = self.observation_space
@@ -69,12 +69,12 @@ class DefaultRLModule(RLModule):
             self.vf = _sequential(_mlp(size, [*config.head_fcnet_hiddens], config.head_fcnet_activation, n_out=1))
             if not config.vf_share_layers:
                 self.vf_trunk, _ = _make_trunk(seen, config)
-        self.float()  # dtype of observations, regardless of torch's default dtype
+        self.float()  # the dtype of encoded observations, regardless of torch's default dtype
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return {}, or zeros, float32 [size], for "h" and, with an LSTM, "c".
+        """Return zeros (float32 [size]) under "h" and, with an LSTM, "c"; {} if not recurrent.
 
-        They are nested under "actor" and "critic" if the two do not share layers.
+        They are nested under "actor" and "critic" if the heads do not share layers.
         """
         if self.vf_trunk is None or not self.is_stateful():
             return self._initial_cell()
@@ -104,7 +104,7 @@ class DefaultRLModule(RLModule):
         return outputs
 
     def _remember(self, obs: Any, state: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """Return the features for the policy, the features for the value, and the state after the last step."""
+        """Return (policy features, value features, state after the last step)."""
         if self.vf_trunk is None:
             features, state_out = self.trunk(obs, state)
             return features, features, state_out
@@ -128,7 +128,7 @@ class RecurrentTrunk(nn.Module):
 
 
 class LSTMTrunk(RecurrentTrunk):
-    """Trunk with an LSTM cell, whose state is {"h", "c"}."""
+    """A trunk with an LSTM cell; its state is {"h", "c"}."""
 
     def __init__(self, steps: nn.Module, n_in: int, size: int):
         super().__init__(steps)
@@ -140,7 +140,7 @@ class LSTMTrunk(RecurrentTrunk):
 
 
 class GRUTrunk(RecurrentTrunk):
-    """Trunk with a GRU cell, whose state is {"h"}."""
+    """A trunk with a GRU cell; its state is {"h"}."""
 
     def __init__(self, steps: nn.Module, n_in: int, size: int):
         super().__init__(steps)
@@ -152,7 +152,7 @@ class GRUTrunk(RecurrentTrunk):
 
 
 class FreeLogStd(nn.Module):
-    """Appends log standard deviations [B, k], which are parameters independent of the input, to means [B, k]."""
+    """Appends log standard deviations, parameters that do not depend on the input, to means [B, k]."""
 
     def __init__(self, n: int):
         super().__init__()
@@ -163,7 +163,7 @@ class FreeLogStd(nn.Module):
 
 
 def _make_trunk(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Module, int]:
-    """Return the layers before the heads, and the size of their output."""
+    """Return the layers before the heads and the size of their output."""
     encoder, size = make_encoder(space, config)
     layers = [] if isinstance(encoder, nn.Identity) else [encoder]
     layers += _mlp(size, config.fcnet_hiddens, config.fcnet_activation)
@@ -176,7 +176,7 @@ def _make_trunk(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Module
 
 
 def _state_sizes(config: DefaultModelConfig) -> dict[str, int]:
-    """Return the recurrent state sizes of a trunk."""
+    """Return the sizes of a trunk's recurrent states by name."""
     if config.use_lstm:
         return {"h": config.lstm_cell_size, "c": config.lstm_cell_size}
     return {"h": config.gru_cell_size} if config.use_gru else {}
@@ -186,7 +186,7 @@ def _make_policy_head(size: int, n_logits: int, config: DefaultModelConfig, acti
     n_out = n_logits
     if config.free_log_std:
         if not isinstance(action_space, gym.spaces.Box):
-            raise ConfigError(f"free_log_std is for Box action spaces, got {action_space}")
+            raise ConfigError(f"free_log_std=True needs a Box action space, got {action_space}")
         n_out = n_logits // 2
     layers = _mlp(size, config.head_fcnet_hiddens, config.head_fcnet_activation, n_out=n_out)
     return _sequential([*layers, FreeLogStd(n_out)] if config.free_log_std else layers)
@@ -205,7 +205,7 @@ def _sequential(layers: list[nn.Module]) -> nn.Module:
 
 
 def _key_next_to_mask(space: gym.Space, key: str | None) -> str | None:
-    """Return the key of the actual observation, if it is the only entry besides the mask."""
+    """Return the key of the observation proper if it is the only entry besides the mask."""
     if key is None or not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2:
         return None
     other = next(name for name in space.spaces if name != key)

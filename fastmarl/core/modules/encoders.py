@@ -1,4 +1,4 @@
-"""Encoders from observations of any space to flat float vectors, with as little computation as possible."""
+"""Encoders that convert observations of any space to flat float vectors with as little computation as possible."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,26 +12,27 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.model_config import DefaultModelConfig, with_activation
 from fastmarl.core.spaces.layout import leaf_spaces
 
-SMALLEST_IMAGE = 16  # pixels; smaller ones, such as grids of objects, are flattened
+SMALLEST_IMAGE = 16  # pixels; smaller arrays, such as grids of objects, are flattened
 WIDEST_CONV = 64  # channels
 
 
 def make_encoder(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Module, int]:
-    """Return a network from observations [n, ...] of `space` to float32 [n, size], and its size.
+    """Return a network that converts observations [n, ...] of `space` to float32 [n, size], and this size.
 
-    It is `nn.Identity` if observations already are such vectors.
+    The network is `nn.Identity` if observations already have this form.
 
     Raises:
-        ConfigError: If the default networks do not support this space, or `conv_filters` do not match it.
+        ConfigError: If the default networks do not support this space, or `conv_filters` does not match it.
     """
     encoder, size = _encoder(space, config)
     if config.conv_filters is not None and not any(isinstance(layer, ImageEncoder) for layer in encoder.modules()):
-        raise ConfigError(f"conv_filters is given, but there is no Box of shape (height, width, channels) in {space}")
+        raise ConfigError(f"conv_filters needs a Box of shape (height, width, channels) in the observation space, got "
+                          f"{space}")  # fmt: skip
     return encoder, size
 
 
 def make_flattener(space: gym.Space) -> nn.Module:
-    """Return a module from observations [n, ...] of `space` to float32 [n, size], ordered as in `gym.spaces.flatten()`.
+    """Return a module that flattens observations [n, ...] to float32 [n, size], in the order of `gym.spaces.flatten()`.
 
     Raises:
         ConfigError: If the default networks do not support this space.
@@ -52,7 +53,8 @@ def _encoder(space: Any, config: DefaultModelConfig | None) -> tuple[nn.Module, 
         return Flat(space.shape, 1.0), int(np.prod(space.shape))
     if isinstance(space, gym.spaces.Box):
         return _box_encoder(space, config)
-    raise ConfigError(f"the default nets can't read {space!r}; give a module_class of your own in its RLModuleSpec")
+    raise ConfigError(f"the default networks do not support {space!r}; set module_class in the RLModuleSpec to your "
+                      f"own module")  # fmt: skip
 
 
 def _entries_encoder(entries: list[tuple[Any, gym.Space]], config: DefaultModelConfig | None) -> tuple[nn.Module, int]:
@@ -79,7 +81,7 @@ def _is_image(space: gym.spaces.Box) -> bool:
 
 
 class Flat(nn.Module):
-    """Flattens [n, *shape] of any dtype to float32 [n, size], and multiplies by `scale`."""
+    """Flattens [n, *shape] of any dtype to float32 [n, size] and multiplies by `scale`."""
 
     def __init__(self, shape: Sequence[int], scale: float):
         super().__init__()
@@ -92,7 +94,7 @@ class Flat(nn.Module):
 
 
 class OneHot(nn.Module):
-    """Encodes integers [n, *shape] as float32 [n, sum(counts)], each one-hot among `counts` values from `starts`."""
+    """One-hot encodes integers [n, *shape], each of `counts` values from `starts`, as float32 [n, sum(counts)]."""
 
     values: Tensor
     numbers: Tensor
@@ -112,11 +114,11 @@ class OneHot(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Scales images [n, height, width, channels] of any dtype and applies convolutions, giving float32 [n, size].
+    """Scales images [n, height, width, channels] of any dtype and applies convolutions; returns float32 [n, size].
 
     Args:
         shape: (height, width, channels).
-        filters: [out channels, kernel, stride] of each layer; None adds layers that halve the image until it is small.
+        filters: [out channels, kernel, stride] of each layer; None for layers that halve the image until it is small.
     """
 
     def __init__(self, shape: Sequence[int], filters: Any, activation: str, scale: float):
@@ -129,8 +131,8 @@ class ImageEncoder(nn.Module):
             kernel, stride = _pair(kernel), _pair(stride)
             if kernel[0] > height or kernel[1] > width:
                 raise ConfigError(
-                    f"conv_filters[{i}] has kernel {kernel}, but only {height} x {width} pixels are left of an image "
-                    f"of shape {tuple(shape)}; leave it out, or use smaller kernels or strides"
+                    f"conv_filters[{i}] has kernel {kernel}, but its input has only {height} x {width} pixels, for "
+                    f"images of shape {tuple(shape)}; remove the layer, or use smaller kernels or strides"
                 )
             layers += with_activation(nn.Conv2d(channels, out_channels, kernel, stride), activation)
             height, width = (height - kernel[0]) // stride[0] + 1, (width - kernel[1]) // stride[1] + 1
@@ -158,7 +160,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 class Entries(nn.Module):
-    """Encodes the entries of a dict or tuple separately, and concatenates the results."""
+    """Encodes the entries of a dict or tuple separately and concatenates the results."""
 
     def __init__(self, keys: list, encoders: list[nn.Module]):
         super().__init__()

@@ -1,15 +1,15 @@
-"""Sequential layers with low call overhead, which outweighs the computation in small networks while sampling."""
+"""Sequential layers with low call overhead, which dominates the cost of small networks during sampling."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_linear = torch._C._nn.linear  # the function behind torch.nn.functional.linear
+_linear = torch._C._nn.linear  # the implementation of torch.nn.functional.linear
 
 
 class Chain(nn.Sequential):
-    """An `nn.Sequential` with less overhead and the same names and results."""
+    """An `nn.Sequential` with less overhead but the same parameter names and results."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         for layer in self._modules.values():

@@ -1,4 +1,4 @@
-"""Action masks on module logits: a single rule for acting, learning, exported graphs and legacy policies."""
+"""Masking of logits: the same rules for acting, learning, exported graphs and legacy policies."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -13,15 +13,14 @@ from fastmarl.core.spaces.structs import flatten_struct
 
 LOGITS = Columns.ACTION_DIST_INPUTS
 LEAST = torch.finfo(torch.float32).min
-COLUMNS = (Recorded.ACTION_MASK, Columns.ACTION_MASK)  # a module output under such a name is not a mask
+COLUMNS = (Recorded.ACTION_MASK, Columns.ACTION_MASK)  # unless a module output has the same name
 
 
 def masked(logits: Tensor, mask: Any) -> Tensor:
-    """Return logits [..., choices], replaced by the lowest number that is finite even in float32 where the mask is 0.
+    """Return logits [..., choices] with the lowest number finite in their dtype and in float32 where the mask is 0.
 
     Args:
-        mask: A tensor [..., choices] or [..., *shape] with the same number of elements; or nested tensors, which are
-            concatenated.
+        mask: A tensor [..., choices], a tensor [..., *shape] with as many elements, or nested tensors to concatenate.
 
     Raises:
         BatchError: If the mask has the wrong number of rows or choices.
@@ -30,14 +29,13 @@ def masked(logits: Tensor, mask: Any) -> Tensor:
 
 
 def masked_outputs(module: Any, batch: Mapping[Any, Any], outputs: Any) -> Any:
-    """Apply the action mask of a batch to the logits among the outputs of an RLModule.
+    """Apply the action mask of a batch to the logits in the outputs of an RLModule.
 
-    The mask is the column that the runner recorded or, without one, the mask in the observations. Outputs are unchanged
+    The mask is the column recorded by the runner or, without one, the mask in the observations. Outputs are unchanged
     if there is no mask, or if the module masks actions itself.
 
     Raises:
-        BatchError: If the observations have no mask although their space has one, or the mask does not match the
-            logits.
+        BatchError: If the space of the observations has a mask but they do not, or the mask does not match the logits.
     """
     if module.masks_actions or not isinstance(outputs, Mapping) or LOGITS not in outputs:
         return outputs
@@ -46,10 +44,10 @@ def masked_outputs(module: Any, batch: Mapping[Any, Any], outputs: Any) -> Any:
 
 
 def mask_of(module: Any, batch: Mapping[Any, Any], outputs: Collection[str]) -> Any:
-    """Return the mask for a module that does not mask actions itself: nested tensors, or None.
+    """Return the mask, nested tensors or None, for a module that does not mask actions itself.
 
     Raises:
-        BatchError: If the observations have no mask although their space has one.
+        BatchError: If the space of the observations has a mask but they do not.
     """
     column = next((name for name in COLUMNS if name in batch and name not in outputs), None)
     key = key_among(module.observation_space)
@@ -60,13 +58,13 @@ def mask_of(module: Any, batch: Mapping[Any, Any], outputs: Collection[str]) -> 
     obs = batch[Columns.OBS]
     if not isinstance(obs, Mapping) or key not in obs:
         got = f"the keys {list(obs)}" if isinstance(obs, Mapping) else type(obs).__name__
-        raise BatchError(f"{type(module._net()).__name__} acts under the mask obs[{key!r}], so it must train with it; "
-                         f"expected 'obs' nested as {module.observation_space}, got {got}")  # fmt: skip
+        raise BatchError(f"{type(module._net()).__name__} acts with the mask obs[{key!r}], so it must also be trained "
+                         f"with it; expected 'obs' nested like {module.observation_space}, got {got}")  # fmt: skip
     return obs[key]
 
 
 def in_a_row(mask: Any, shape: Sequence[int]) -> Tensor:
-    """Convert a mask of any form to the shape of the logits.
+    """Convert a flat or nested mask to a tensor with the shape of the logits.
 
     Raises:
         BatchError: If the mask has the wrong number of rows or choices.
@@ -80,6 +78,6 @@ def in_a_row(mask: Any, shape: Sequence[int]) -> Tensor:
     numbers = sum(leaf.shape[n_axes:].numel() for leaf in leaves)
     if not fits or numbers != n_logits:
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves)
-        raise BatchError(f"expected an action mask with a number for each of the {n_logits} logits of each row, "
-                         f"{LOGITS!r} being of shape {tuple(shape)}, got shape {shapes}")  # fmt: skip
+        raise BatchError(f"expected an action mask with {n_logits} entries per row, one per logit ({LOGITS!r} has "
+                         f"shape {tuple(shape)}), got shape {shapes}")  # fmt: skip
     return torch.cat([leaf.reshape(*rows, leaf.shape[n_axes:].numel()) for leaf in leaves], -1)

@@ -1,4 +1,4 @@
-"""A container for all modules of a runner."""
+"""A container for several modules, such as those of a runner."""
 
 from collections.abc import Collection, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, cast
@@ -14,10 +14,10 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl.modules")
 class MultiRLModule(torch.nn.Module):
-    """A mapping from module ids to modules, which is also a torch module that contains all of them.
+    """A mapping of module id -> module that is itself a torch module containing all of them.
 
     Args:
-        modules: Module id -> RLModule, or any torch module whose `forward(batch)` returns a dict.
+        modules: Dict of module id -> RLModule, or any torch module whose `forward(batch)` returns a dict.
     """
 
     def __init__(self, modules: Mapping[str, torch.nn.Module] | None = None):
@@ -26,7 +26,7 @@ class MultiRLModule(torch.nn.Module):
             self.add_module(module_id, module)
 
     def add_module(self, module_id: str, module: torch.nn.Module | None, *, override: bool = False) -> None:
-        """Add `module` under the id `module_id`; with `override`, replace an existing one.
+        """Add `module` under the id `module_id`; with `override`, an existing module is replaced.
 
         Raises:
             ConfigError: If the id is not a string or is taken (without `override`), or `module` is not a torch module.
@@ -34,14 +34,14 @@ class MultiRLModule(torch.nn.Module):
         if not isinstance(module_id, str):
             raise ConfigError(f"a module id must be a string, got {module_id!r}")
         if module_id in self and not override:
-            raise ConfigError(f"there is a module {module_id!r} already; pass override=True to replace it")
+            raise ConfigError(f"module {module_id!r} already exists; pass override=True to replace it")
         if module is None:
             raise ConfigError(f"module {module_id!r} must be a torch.nn.Module, got None")
-        # `torch.nn.Module.add_module()` is not used, since ids need not be valid attribute names.
+        # Unlike `torch.nn.Module.add_module()`, this accepts ids that contain dots or equal an attribute name.
         self._modules[module_id] = as_rl_module(module)
 
     def remove_module(self, module_id: str) -> RLModule:
-        """Remove and return the module `module_id`; raises KeyError if it does not exist."""
+        """Remove and return the module `module_id`. Raises KeyError if it does not exist."""
         module = self[module_id]
         del self._modules[module_id]
         return module
@@ -93,7 +93,7 @@ class MultiRLModule(torch.nn.Module):
         return {module_id: self[module_id].forward_train(part, **kwargs) for module_id, part in batch.items()}
 
     def get_initial_state(self) -> dict[str, dict[str, Any]]:
-        """Return {module id: initial state} for the recurrent modules."""
+        """Return {module id: initial state} of the recurrent modules."""
         return {module_id: module.get_initial_state() for module_id, module in self.items() if module.is_stateful()}
 
     def is_stateful(self) -> bool:
@@ -106,9 +106,9 @@ class MultiRLModule(torch.nn.Module):
         """Return {module id: weights}.
 
         Args:
-            module_ids: Modules to include; None for all.
-            inference_only: Omit weights not needed for acting: the weights of the attributes returned by
-                `get_non_inference_attributes()`, if a module has this method. `set_state()` also accepts such states.
+            module_ids: Ids of the modules to include; None for all.
+            inference_only: If True, omit weights not needed for acting, those of the attributes returned by a module's
+                `get_non_inference_attributes()`. `set_state()` also accepts such states.
         """
         states = {module_id: self[module_id].get_state() for module_id in (self if module_ids is None else module_ids)}
         if not inference_only:
@@ -119,11 +119,11 @@ class MultiRLModule(torch.nn.Module):
         return states
 
     def check_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raise ConfigError if `state` has unknown modules, or weights that do not match their module."""
+        """Raise ConfigError if `state` contains unknown modules or weights that do not match their module."""
         check_mapping("the state of modules", state)
         unknown = [module_id for module_id in state if module_id not in self]
         if unknown:
-            raise ConfigError(f"the state has the unknown modules {unknown}; expected some of {list(self)}")
+            raise ConfigError(f"the state contains unknown modules {unknown}; expected a subset of {list(self)}")
 
         def check(module_id: str) -> None:
             try:
@@ -134,7 +134,7 @@ class MultiRLModule(torch.nn.Module):
         for_each(state, check)
 
     def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Set weights from {module id: weights}; modules missing in `state` keep their weights.
+        """Set weights from {module id: weights}; modules missing from `state` keep their weights.
 
         Raises:
             ConfigError: If `check_state()` rejects `state`; no module is changed.

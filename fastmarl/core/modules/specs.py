@@ -1,4 +1,4 @@
-"""Specifications of modules, which can be sent to other processes."""
+"""Module specifications, which can be sent to other processes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ class RLModuleSpec:
     """Specification of a single module.
 
     Args:
-        module_class: An RLModule class, or another callable that takes the other fields as keyword arguments and
-            returns a torch module. None selects the default network.
+        module_class: An RLModule class, or another callable that accepts the other fields as keyword arguments and
+            returns a torch module. None for the default network.
         observation_space: Observation space of the agents.
         action_space: Action space of the agents.
         inference_only: See `RLModule`.
@@ -34,7 +34,7 @@ class RLModuleSpec:
     model_config: Any = None
 
     def build(self) -> RLModule:
-        """Create the module with fresh weights."""
+        """Create the module with newly initialised weights."""
         make = self.module_class or DefaultRLModule
         module = make(
             observation_space=self.observation_space,
@@ -48,10 +48,10 @@ class RLModuleSpec:
 @public("fastmarl.modules")
 @dataclass
 class MultiRLModuleSpec:
-    """Specifications of all modules: `rl_module_specs` is a dict {module id: spec}."""
+    """Specifications of several modules: `rl_module_specs` is a dict {module id: spec}."""
 
     rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
 
     def build(self) -> MultiRLModule:
-        """Create the modules with fresh weights, in the order of `rl_module_specs`."""
+        """Create the modules with newly initialised weights, in the order of `rl_module_specs`."""
         return MultiRLModule({module_id: spec.build() for module_id, spec in self.rl_module_specs.items()})

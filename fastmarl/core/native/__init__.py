@@ -1,7 +1,7 @@
-"""Compiled extensions, built from `src_ext/*.pyx`, each with a stub next to it.
+"""Extensions compiled from `src_ext/*.pyx`, each with a stub file next to it.
 
 Raises:
-    NotBuiltError: If an extension is missing, or was built for a different Python.
+    NotBuiltError: If an extension is missing or was built for a different Python version.
 """
 
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -11,7 +11,7 @@ from fastmarl.core.errors import NotBuiltError
 
 
 def missing_extensions(folder: Path) -> list[str]:
-    """Return the names of stubs in `folder` that have no compiled extension for this Python."""
+    """Return the names of the stubs in `folder` without an extension compiled for this Python version."""
     files = {path.name for path in folder.iterdir()}
     names = sorted(name.removesuffix(".pyi") for name in files if name.endswith(".pyi"))
     return [name for name in names if not any(name + suffix in files for suffix in EXTENSION_SUFFIXES)]

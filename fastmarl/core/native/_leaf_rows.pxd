@@ -3,12 +3,12 @@ cimport numpy as cnp
 
 cdef class LeafRows:
     cdef readonly cnp.ndarray array
-    cdef unsigned char[:, ::1] bytes_       # the same memory, [row, byte]; unset for objects
+    cdef unsigned char[:, ::1] bytes_       # the same memory as [row, byte]; unset for dtype object
     cdef tuple path
     cdef tuple sizes
     cdef bint any_form
     cdef bint is_object
-    cdef bint rounds                        # True if arrays of float64 are rounded
+    cdef bint rounds                        # True if float64 arrays are rounded
     cdef int type_num
     cdef int ndim
     cdef size_t row_bytes

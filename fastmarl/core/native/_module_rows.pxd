@@ -13,4 +13,4 @@ cdef class ModuleRows:
     cdef lane_t[::1] env_t_R
     cdef double[::1] reward_R
     cdef row_t[::1] final_prev_F            # the lane's last row
-    cdef row_t[::1] final_at_F              # number of rows when it came; -1: none, the last row is repeated
+    cdef row_t[::1] final_at_F              # number of rows when it arrived; -1: none, the last row is repeated

@@ -9,16 +9,16 @@ cdef class EpisodeRecord:
     cdef public Py_ssize_t env_steps        # set at the end
     cdef public Py_ssize_t env_t_started    # of the current chunk
     cdef public Py_ssize_t lookback
-    cdef public Py_ssize_t env_states_from  # env step of the first recorded global state that the current chunk needs
+    cdef public Py_ssize_t env_states_from  # env step of the first global state that the current chunk needs
     cdef public list lanes                  # of the current chunk, in order of appearance
-    cdef public tuple joining               # lanes respawned while their former lane is in this chunk; they join the next
-    cdef public list ended                  # since the call began
-    cdef public dict finished               # agent id -> its ended lane, or -1 once that was returned
+    cdef public tuple joining               # lanes of agents that respawned in this chunk; they join the next one
+    cdef public list ended                  # since the start of the call
+    cdef public dict finished               # agent id -> its ended lane, or -1 once it has been returned
     cdef public dict early_rewards          # received before the first observation
-    cdef public object policy_mapping_fn    # in force at the reset; None: all agents act by ...
+    cdef public object policy_mapping_fn    # current at the reset; None: all agents use ...
     cdef public int only_module             # ... this module
     cdef public dict module_of              # agent id -> module index, from the mapping function
-    cdef public object opened               # the episode as mapping functions see it
+    cdef public object opened               # the episode as passed to mapping functions
     cdef public dict custom_data
     cdef public row_t reset_seed            # -1: no seed
     cdef public dict agent_returns          # of ended lanes

@@ -7,7 +7,7 @@ from fastmarl.core.native._module_rows cimport ModuleRows
 
 
 cdef class Scatter:
-    cdef object __weakref__                 # the table's, which this one holds
+    cdef object __weakref__                 # for the table, which this object keeps alive
     cdef object table
     cdef object grow
     cdef readonly list modules              # of ModuleRows
@@ -16,12 +16,12 @@ cdef class Scatter:
     cdef row_t[::1] final_L                 # index of its final observation, or -1
     cdef lane_t[::1] count_L                # number of rows in the current chunk, including lookback
     cdef lane_t[::1] module_L
-    cdef lane_t[::1] place_L                # place in the env's last observation dict
+    cdef lane_t[::1] place_L                # position in the env's last observation dict
     cdef flag_t[::1] done_L
     cdef lane_t[::1] lookback_L, end_env_t_L
     cdef row_t[::1] t_started_L
-    cdef list agent_ids                     # by lane; EnvLanes.keys has addresses of these
-    cdef list done_lanes                    # finished in this step by their own flags
+    cdef list agent_ids                     # by lane; EnvLanes.keys holds addresses of these
+    cdef list done_lanes                    # lanes finished in this step by individual flags
     cdef Py_ssize_t _lane(self, EnvLanes env, object key, Py_ssize_t* place) except -2
     cdef int _adopt(self, EnvLanes env, Py_ssize_t lane, object key) except -1
     cdef int _reward(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object value,

@@ -1,4 +1,4 @@
-"""Forward methods compiled by torch.compile."""
+"""Forward methods compiled with torch.compile."""
 
 from typing import Any
 
@@ -8,20 +8,20 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import RLModule
 
 FORWARDS = ("forward_exploration", "forward_inference")
-CAPTURING_MODES = ("reduce-overhead", "max-autotune")  # torch captures CUDA graphs itself in these modes
+CAPTURING_MODES = ("reduce-overhead", "max-autotune")  # in these modes, torch itself captures CUDA graphs
 
 
 class CompiledForwards:
     """The two forward methods of a module, each compiled on its first call.
 
-    If batch sizes, layers or weights change, torch recompiles where necessary.
+    If batch sizes, layers or weights change, torch recompiles as necessary.
 
     Args:
         module: The module.
         options: Arguments of `torch.compile`.
 
     Raises:
-        ConfigError: If torch does not know the backend or mode.
+        ConfigError: If torch does not support the backend or mode.
     """
 
     def __init__(self, module: RLModule, options: dict[str, Any]):
@@ -30,10 +30,11 @@ class CompiledForwards:
             self._explore = torch.compile(lambda batch, t: module.forward_exploration(batch, t=t), **options)
             self._infer = torch.compile(lambda batch: module.forward_inference(batch), **options)
         except RuntimeError as error:
-            raise ConfigError(f"torch_compile_worker with torch.compile's options {options}: {error}") from error
+            raise ConfigError(f"torch_compile_worker=True failed with torch.compile options {options}: "
+                              f"{error}") from error  # fmt: skip
 
     def is_replaced(self) -> bool:
-        """Return True if a method was replaced, in which case the module must be called directly."""
+        """Return True if a forward method has been replaced, in which case the module must be called directly."""
         return any(name in vars(self._module) for name in FORWARDS)
 
     def forward_exploration(self, batch: dict[str, Any], t: int | None) -> Any:
@@ -46,7 +47,7 @@ class CompiledForwards:
         try:
             return function(*arguments)
         except Exception as error:
-            if type(error).__module__.startswith("torch._"):  # errors of the torch compilers
-                error.add_note(f"torch.compile failed for {type(self._module).__name__}; torch_compile_worker=False "
-                               f"leaves modules as they are")  # fmt: skip
+            if type(error).__module__.startswith("torch._"):  # raised by the torch compilers
+                error.add_note(f"torch.compile failed for {type(self._module).__name__}; set "
+                               f"torch_compile_worker=False to run modules uncompiled")  # fmt: skip
             raise

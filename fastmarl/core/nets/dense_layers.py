@@ -1,7 +1,7 @@
 """Conversion of torch layers to a compiled dense network.
 
-Only layers whose result is known for certain are converted: linear layers, layer normalisations and activations defined
-by torch, in sequences, without hooks and not compiled.
+Only layers whose results are known for certain are converted: sequences of torch's linear layers, layer normalisations
+and activations, without hooks and not compiled.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -18,19 +18,20 @@ ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.GELU: "gelu
 CELLS = {nn.LSTM: "lstm", nn.GRU: "gru"}
 NATIVE = "native"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-OBSERVATIONS = -1  # stands for the index of a layer
-FASTER = 2  # torch threads that compute as much as one thread here
-MOST_AGAINST_THREADS = 4_000_000  # multiplications per pass above which torch is faster with that many threads
-MOST_PLAIN = 300_000  # the same if the kernels here run without wide vectors
+OBSERVATIONS = -1  # in place of a layer index
+FASTER = 2  # number of torch threads that are as fast as one native thread
+# Multiplications per pass above which torch is faster, if it has more than FASTER threads per native thread.
+MOST_AGAINST_THREADS = 4_000_000
+MOST_PLAIN = 300_000  # limit for kernels without wide vectors, whatever the number of threads
 
 
 class Cell(NamedTuple):
-    """The recurrent part of an LSTM or a GRU.
+    """The recurrent part of an LSTM or GRU.
 
     Attributes:
         kind: "lstm" or "gru".
-        weight, bias: Parameters for the state, as in torch.
-        states: Paths of h and, for an LSTM, c in the state of the module.
+        weight, bias: Parameters applied to the state, as in torch.
+        states: Paths of h and, for an LSTM, c in the module's state.
     """
 
     kind: str
@@ -40,24 +41,24 @@ class Cell(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A layer, with the arguments of DenseNet."""
+    """A layer, as passed to DenseNet."""
 
     source: int
     weight: torch.Tensor | None
     bias: torch.Tensor | None
     activation: str = "linear"
-    alpha: float = 1.0  # of ELU
-    eps: float | None = None  # of a layer normalisation
+    alpha: float = 1.0  # for ELU
+    eps: float | None = None  # layer normalisation only
     cell: Cell | None = None
 
     @property
     def weights(self) -> list[torch.Tensor | None]:
-        """Weights and biases, including those for the recurrent state; None if missing."""
+        """All weights and biases, including those for the recurrent state; None if missing."""
         return [self.weight, self.bias, *([self.cell.weight, self.cell.bias] if self.cell else [])]
 
 
 class Net(Protocol):
-    """Interface of compiled networks: `DenseNet` and `ParallelNet`."""
+    """Interface of compiled networks, implemented by `DenseNet` and `ParallelNet`."""
 
     def forward(
         self, obs: np.ndarray, states: list[np.ndarray], next_states: list[np.ndarray]
@@ -66,7 +67,7 @@ class Net(Protocol):
 
 
 class NotDenseError(Exception):
-    """Raised with the reason why torch must compute a layer."""
+    """Raised, with the reason, if torch must compute a layer."""
 
 
 class DenseLayers:
@@ -76,7 +77,7 @@ class DenseLayers:
         n_obs: Number of values in an observation.
 
     Attributes:
-        layers: Layers already added.
+        layers: The layers added so far.
         scale: Factor for integer observations.
         logits, values, log_std, bound: See DenseNet.
     """
@@ -96,7 +97,7 @@ class DenseLayers:
         Raises:
             NotDenseError: If a layer has no compiled kernel.
         """
-        follows_layer = False  # otherwise an activation would change the input of other layers also
+        follows_layer = False  # otherwise, an activation would also change the input of other layers
         for part in parts:
             kind, width = type(part), self.n_out(source)
             if getattr(part, "approximate", "none") != "none":
@@ -126,22 +127,22 @@ class DenseLayers:
         self.append(Layer(source, weight, weights_of(part, "bias", (n_out,)), eps=eps), n_out)
 
     def add_trunk(self, steps: list[nn.Module], cell: nn.Module | None, path: Path) -> int:
-        """Append layers that follow the observations, and an LSTM or GRU; return the index of the last one.
+        """Append layers that read the observations, then an LSTM or GRU; return the index of the last one.
 
         Args:
             steps, cell: See `steps_and_cell()`.
-            path: Path of the cell states, "h" and "c".
+            path: Path of the cell states "h" and "c".
         """
         last = self.add(steps)
         return last if cell is None else self.add_cell(cell, last, path)
 
     def add_cell(self, part: Any, source: int, path: Path) -> int:
-        """Append an nn.LSTM or nn.GRU with a single layer that follows the layer `source`; return its index.
+        """Append a single-layer nn.LSTM or nn.GRU that follows the layer `source`; return its index.
 
         Its states are "h" and "c" at `path`.
 
         Raises:
-            NotDenseError: If `part` is a different layer, or computes with weights other than its parameters.
+            NotDenseError: If `part` is any other layer, or does not compute with its parameters.
         """
         if type(part) not in CELLS or part.num_layers != 1 or part.bidirectional or part.proj_size:
             raise NotDenseError(f"no compiled kernel for layer {part}")
@@ -159,7 +160,7 @@ class DenseLayers:
         layer = Layer(source, weight, bias, cell=Cell(kind, state_weight, state_bias, states))
         used = (weight, state_weight, bias, state_bias) if part.bias else (weight, state_weight)
         if [*map(id, part._flat_weights)] != [*map(id, used)]:
-            raise NotDenseError(f"{type(part).__name__} computes with other weights than its parameters")
+            raise NotDenseError(f"{type(part).__name__} computes with weights other than its parameters")
         return self.append(layer, n_out)
 
     def append(self, layer: Layer, n_out: int) -> int:
@@ -173,7 +174,7 @@ class DenseLayers:
         return self._n_obs if layer < 0 else self._widths[layer]
 
     def key(self) -> tuple:
-        """Return a fingerprint of the layers, independent of weight values."""
+        """Return a fingerprint of the layers that does not depend on weight values."""
         layers = [
             (layer.source, *map(memory_of, layer.weights), *layer[3:6], layer.cell and layer.cell.kind)
             for layer in self.layers
@@ -181,7 +182,7 @@ class DenseLayers:
         return *layers, self.scale, self.logits, self.values, memory_of(self.log_std), memory_of(self.bound)
 
     def compiled(self) -> DenseNet:
-        """Create the compiled network of these layers."""
+        """Create a compiled network from these layers."""
         layers = [
             (layer.source, _array(layer.weight), _array(layer.bias), *layer[3:6],
              layer.cell and (layer.cell.kind, _array(layer.cell.weight), _array(layer.cell.bias)))
@@ -191,11 +192,11 @@ class DenseLayers:
         return DenseNet(self._n_obs, layers, self.logits, self.values, row, scale=self.scale, bound=limit)
 
     def multiplications(self) -> int:
-        """Return the number of multiplications for one row."""
+        """Return the number of multiplications per row."""
         return sum(each.numel() for layer in self.layers for each in layer.weights if each is not None)
 
     def max_rows(self, n_threads: int) -> int:
-        """Return the largest number of rows for which compiled code with `n_threads` threads is faster than torch."""
+        """Return the largest number of rows for which `n_threads` native threads are faster than torch."""
         if BEST == "plain":
             most = MOST_PLAIN
         elif torch.get_num_threads() > FASTER * n_threads:
@@ -206,15 +207,15 @@ class DenseLayers:
 
 
 class NativeNet:
-    """A compiled network for the layers of a module, if all of them can be converted.
+    """A compiled network for a module, if all of its layers can be converted.
 
     Args:
-        former: Previous object for the same module; its network is reused if only weight values changed.
+        former: Previous object for the same module, whose network is reused if only weight values changed.
         n_threads: Number of threads for large batches.
 
     Attributes:
         backend: "native", or "torch: " followed by the reason.
-        max_rows: Largest batch that the compiled network should compute; 0 if torch computes all.
+        max_rows: Largest batch that the compiled network should compute; 0 if torch computes all batches.
     """
 
     def __init__(self, former: "NativeNet | None" = None, n_threads: int = 1):
@@ -233,38 +234,38 @@ class NativeNet:
         return layers.compiled()
 
     def _leave(self, reason: NotDenseError) -> None:
-        """Let torch compute the module, for this reason."""
+        """Switch to torch, for the given reason."""
         self._net = self._key = None
         self.max_rows, self.backend = 0, f"torch: {reason}"
 
 
 def layers_in_order(part: Any) -> list[nn.Module]:
-    """List the layers of (nested) sequences.
+    """List the layers of a sequence, including nested ones.
 
     Raises:
         NotDenseError: If calling a layer may run code other than forward() of its class.
     """
     if is_watched(part):
-        raise NotDenseError(f"{type(part).__name__} has hooks, or is compiled")
+        raise NotDenseError(f"{type(part).__name__} has hooks or is compiled")
     if type(part) not in (Chain, nn.Sequential):
         return [part]
     return [layer for child in part._modules.values() for layer in layers_in_order(child)]
 
 
 def is_watched(part: nn.Module) -> bool:
-    """Return True if calling a layer may run code other than forward() of its class."""
+    """Return True if calling a layer may run code other than its class's `forward()`."""
     own = vars(part)
     return "forward" in own or part._compiled_call_impl is not None or any(map(own.__getitem__, HOOKS))
 
 
 def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """Return the parameter `name` of a layer after checking its shape, or None if it is None, as for a missing bias.
+    """Return the parameter `name` of a layer after checking its shape; None if there is none, such as no bias.
 
     Raises:
         NotDenseError: If the parameter cannot be read in place.
     """
     parameters = layer._parameters
-    weights = parameters[name] if name in parameters else getattr(layer, name)  # maybe computed
+    weights = parameters[name] if name in parameters else getattr(layer, name)  # may be computed
     if weights is not None:
         check_weights(weights, shape, f"{type(layer).__name__}.{name}")
     return weights
@@ -273,18 +274,18 @@ def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Ten
 def check_weights(weights: torch.Tensor, shape: tuple[int, ...], name: str) -> None:
     """Raise NotDenseError unless compiled code can read the weights in place."""
     if type(weights) is not nn.Parameter or weights.dtype is not torch.float32 or not weights.is_cpu:
-        raise NotDenseError(f"{name} is not a torch.nn.Parameter of float32 on the CPU")
+        raise NotDenseError(f"{name} is not a float32 torch.nn.Parameter on the CPU")
     if weights.shape != shape or not weights.is_contiguous():
-        raise NotDenseError(f"{name} is not contiguous, or has shape {list(weights.shape)}")
+        raise NotDenseError(f"{name} is not contiguous or has the wrong shape, {list(weights.shape)}")
 
 
 def parts_of(*modules: nn.Module) -> list[nn.Module]:
-    """List these modules and all their parts, each once.
+    """List these modules and all their submodules, each once.
 
-    `torch.nn.Module.modules()` would take as long as many passes of a small network.
+    `torch.nn.Module.modules()` would take as long as many forward passes of a small network.
     """
     found, seen = list(modules), set(modules)
-    for part in found:  # grows in the loop
+    for part in found:  # grows during the loop
         for child in part._modules.values():
             if child is not None and child not in seen:
                 seen.add(child)
@@ -293,7 +294,7 @@ def parts_of(*modules: nn.Module) -> list[nn.Module]:
 
 
 def memory_of(weights: torch.Tensor | None) -> tuple | None:
-    """Return the address, dtype, shape and strides of a tensor, which identify its memory, or None for None."""
+    """Return the address, dtype, shape and strides of a tensor, which identify its memory; None for None."""
     return None if weights is None else (weights.data_ptr(), weights.dtype, weights.shape, weights.stride())
 
 

@@ -1,4 +1,4 @@
-"""Context added to errors in the forward pass of a module."""
+"""Adds context to errors raised in the forward pass of a module."""
 
 from typing import Any
 
@@ -8,22 +8,22 @@ from fastmarl.core.spaces.structs import flatten_struct
 
 MOST_LEAVES = 16
 WAY_OUT = (
-    "give it a method get_initial_state() that returns a dict of arrays or tensors without a batch axis; its outputs "
-    "then have the new state as 'state_out', and observations come as [B, T, ...]"
+    "add a method get_initial_state() that returns a dict of arrays or tensors without a batch axis; the module must "
+    "then output the new state as 'state_out', and its observations are [B, T, ...]"
 )
 
 
 def describe_failure(
     error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
 ) -> None:
-    """Raise a clearer error if there is one; otherwise add notes to `error`, as in `note_failure()`.
+    """Raise a clearer error if possible; otherwise add notes to `error`, as in `note_failure()`.
 
     Raises:
-        ConfigError: If the module reads a recurrent state, but has no initial state.
+        ConfigError: If the module reads a recurrent state but has no initial state.
     """
     if _wants_memory(error, has_memory):
         raise ConfigError(
-            f"module {module_id!r} reads batch['state_in'] in {_method(explore)}, but has no memory: {WAY_OUT}"
+            f"module {module_id!r} reads batch['state_in'] in {_method(explore)} but has no initial state: {WAY_OUT}"
         ) from error
     note_failure(error, module_id, batch, explore=explore, has_memory=has_memory)
 
@@ -31,13 +31,13 @@ def describe_failure(
 def note_failure(
     error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
 ) -> None:
-    """Add a note to the error that names the module, the method and the shapes of the batch.
+    """Add a note to the error with the module, the method and the shapes of the batch.
 
-    A second note gives the fix if the module reads a recurrent state, but has no initial state.
+    If the module reads a recurrent state but has no initial state, a second note explains the fix.
     """
     error.add_note(f"in {_method(explore)} of module {module_id!r}, with a batch of {_shapes(batch)}")
     if _wants_memory(error, has_memory):
-        error.add_note(f"it has no memory: {WAY_OUT}")
+        error.add_note(f"it has no initial state: {WAY_OUT}")
 
 
 def _wants_memory(error: BaseException, has_memory: bool) -> bool:

@@ -1,6 +1,6 @@
-"""Device access for graphs.py: capturing work, and marking a point in the work queue that can be waited for.
+"""Device access for graphs.py: captures work, and marks points in the work queue to wait for.
 
-CUDA graphs are only accessed here, so that all other logic can be tested on the CPU.
+Only this module accesses CUDA graphs, so all other logic can be tested on the CPU.
 """
 
 import threading
@@ -11,16 +11,16 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
-ENDS = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")  # the second until torch 2.7
-CAPTURING = threading.Lock()  # torch allows one capture at a time in a process
+ENDS = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")  # the second up to torch 2.7
+CAPTURING = threading.Lock()  # torch allows only one capture at a time per process
 
 
 class CudaGraphs:
-    """Records work once, and replays it as a unit (a CUDA graph) on the stream that is current at that time.
+    """Records work once as a CUDA graph, and replays it on the stream that is current at that time.
 
     Args:
         device: The CUDA device that runs the work.
-        generator: Random generator on the device. Each replay produces new numbers.
+        generator: Random generator on the device; each replay draws new numbers.
     """
 
     def __init__(self, device: torch.device, generator: torch.Generator):
@@ -30,19 +30,19 @@ class CudaGraphs:
         self._begin_pool()
 
     def warm_up(self, work: Callable[[], T]) -> T:
-        """Call `work` in the capturing stream without capturing, so that libraries allocate their resources."""
+        """Call `work` on the capturing stream without capturing, so that libraries allocate their resources."""
         with self._in_order():
             return work()
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
-        """Return a function that repeats the work with the current values of its tensors.
+        """Capture `work`; return a function that repeats it with the current values of its tensors.
 
         Raises:
-            Exception: If `work` cannot be captured; raised by the work or the device.
+            Exception: If `work` cannot be captured; raised by `work` or the device.
         """
         try:
             return self._captured(work)
-        except torch.OutOfMemoryError:  # a capture cannot use memory that is cached for other streams
+        except torch.OutOfMemoryError:  # a capture cannot use memory cached for other streams
             torch.cuda.empty_cache()
             return self._captured(work)
         except Exception:
@@ -50,14 +50,14 @@ class CudaGraphs:
             raise
 
     def mark(self) -> torch.cuda.Event:
-        """Return an event whose `synchronize()` waits for all work queued until now."""
+        """Return an event whose `synchronize()` waits for all work queued so far."""
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self.device))
         return event
 
     @contextmanager
     def _in_order(self) -> Iterator[None]:
-        """Switch to the capturing stream, ordered after all work queued until now and before all later work."""
+        """Switch to the capturing stream, ordered after all work queued so far and before all later work."""
         current = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -65,12 +65,12 @@ class CudaGraphs:
         current.wait_stream(self._stream)
 
     def _captured(self, work: Callable[[], object]) -> Callable[[], object]:
-        # Not by torch.cuda.graph(), which waits for the entire device and frees the memory cached by torch: a learner
-        # in this process would have to allocate its memory again.
+        # torch.cuda.graph() would wait for the entire device and free torch's cached memory, which a learner in this
+        # process would have to allocate again.
         with CAPTURING, self._in_order():
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self._generator)
-            # "thread_local", because other threads, such as in a learner, may continue to allocate memory.
+            # "thread_local", because other threads, such as a learner's, may allocate memory meanwhile.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 work()
@@ -79,17 +79,17 @@ class CudaGraphs:
         return graph.replay
 
     def _begin_pool(self) -> None:
-        """Create the memory pool shared by all graphs.
+        """Create the memory pool that all graphs share.
 
-        Graphs can share it because they are replayed sequentially, and nothing in it outlives a replay. A first, almost
+        Graphs can share it because they are replayed sequentially and nothing in it outlives a replay. A first, almost
         empty graph keeps the pool alive.
         """
         self._pool = torch.cuda.graph_pool_handle()
         self._first = self._captured(lambda: torch.zeros(1, device=self.device))
 
     def _end_failed_capture(self) -> None:
-        """Reset state left behind by torch 2.11, which blocks sampling by generators and freeing of cached memory."""
+        """Reset state that torch 2.11 leaves behind, which blocks random generators and freeing of cached memory."""
         end = next(getattr(torch._C, name) for name in ENDS if hasattr(torch._C, name))
-        with suppress(RuntimeError):  # not needed by later versions
+        with suppress(RuntimeError):  # not needed in later versions
             end(self._stream.device_index, self._pool)
-        self._begin_pool()  # a successful capture frees the generators; page-locked memory remains with the old pool
+        self._begin_pool()  # a successful capture releases the generators; the old pool keeps page-locked memory

@@ -1,4 +1,4 @@
-"""Modules captured in CUDA graphs, and detection of changes that require a new capture."""
+"""Capture of modules in CUDA graphs, and detection of changes that require a new capture."""
 
 from typing import Any
 
@@ -15,16 +15,16 @@ SCALARS = (bool, int, float, str, type(None))
 
 
 class ModuleCapture:
-    """Decides whether a module (the `member`) is run by CUDA graphs, and drops its captures when it changes.
+    """Decides whether CUDA graphs run a module (the `member`), and drops its captures when it changes.
 
     Args:
         module: The module.
         graphs: Launches modules; None if graphs are not used.
-        never: Reason that rules the module out permanently, or "".
+        never: Reason why the module can never be captured, or "".
 
     Attributes:
         in_use: True if graphs run the module.
-        reason: Why they do not, or ""; always "" without graphs.
+        reason: Reason why they do not, or ""; always "" without graphs.
     """
 
     def __init__(self, module: RLModule, graphs: TickGraphs | None, never: str):
@@ -39,36 +39,36 @@ class ModuleCapture:
         self.reason = ""
 
     def backend(self, member: Member) -> str:
-        """Describe the backend, with the number of batch sizes that have graphs."""
+        """Describe the backend, including the number of batch sizes that have graphs."""
         n = 0 if self._graphs is None else self._graphs.n_sizes(member)
         return f"cuda graph, {n} batch size{'' if n == 1 else 's'}"
 
     def renew(self, member: Member) -> None:
-        """Check the methods, the layers and the weight memory of the module again.
+        """Recheck the methods, layers and weight memory of the module.
 
-        New values in the same memory need no check. `is_current()` also detects changes of layers and of memory.
+        Not needed for new weight values in the same memory. `is_current()` also detects changes of layers and memory.
         """
         if self._graphs is None:
             return
-        self._watch = WeightsWatch(self._module.modules())  # before the outline: another thread may move weights
+        self._watch = WeightsWatch(self._module.modules())  # before reading the outline: other threads may move weights
         found = outline(self._module)
         if found != self._outline:
             self._graphs.forget(member)
             self._outline, self._refused = found, ""
-            # References to these prevent reuse of the memory that a capture reads from.
+            # Keeping these alive prevents reuse of the memory that captures read.
             self._held = [tensor.untyped_storage() for tensor in (*self._module.parameters(), *self._module.buffers())]
         self.reason = self._never or self._refused or why_not_capturable(self._module)
         self.in_use = not self.reason
 
     def is_current(self, member: Member) -> bool:
-        """Return True if graphs can run the module in its current form. Call this before each launch."""
+        """Return True if graphs can run the module in its current form; call this before each launch."""
         if self.in_use and (self._watch is None or not self._watch.holds()):
             self.renew(member)
         return self.in_use
 
     def refuse(self, member: Member, reason: str) -> None:
         """Exclude the module from launches until it changes."""
-        self.reason = self._refused = f"it can't be captured: {reason}"
+        self.reason = self._refused = f"it cannot be captured: {reason}"
         self.in_use = False
         self.forget(member)
 
@@ -79,28 +79,26 @@ class ModuleCapture:
 
 
 def why_not_capturable(module: RLModule) -> str:
-    """Return the reason why the forward methods of a module cannot be captured, or "".
+    """Return why the forward methods of a module cannot be captured, or "".
 
-    A replay repeats exactly the operations that these methods executed during the capture.
+    A replay repeats exactly the operations that the methods executed during the capture.
     """
     kind, own = type(module), vars(module)
     lineage = kind.__mro__
     says_so: Any = next(base for base in lineage if "capturable" in vars(base))
     if not says_so.capturable:
-        return f"{kind.__name__} does not say that it is capturable"
+        return f"{kind.__name__} does not set capturable=True"
     for name in METHODS:
         if name in own:
-            return f"{kind.__name__} has a {name}() of its own"
+            return f"{kind.__name__} overrides {name}()"
         definer = next(base for base in lineage if name in vars(base))
         if lineage.index(definer) < lineage.index(says_so):
-            return f"{definer.__name__} has a {name}() of its own, and does not say that it is capturable"
+            return f"{definer.__name__} overrides {name}() and does not set capturable=True"
     for part in module.modules():
         if is_watched(part):
-            return f"{type(part).__name__} has hooks, or is compiled"
+            return f"{type(part).__name__} has hooks or is compiled"
         if part is not module and says_so is not kind and not type(part).__module__.startswith(KNOWN_LAYERS):
-            return (
-                f"its layer {type(part).__name__} is not known, and {kind.__name__} does not say that it is capturable"
-            )
+            return f"its layer {type(part).__name__} is unknown, and {kind.__name__} does not set capturable=True"
     return ""
 
 
@@ -109,7 +107,7 @@ def outline(module: torch.nn.Module) -> tuple:
     parts: list[Any] = []
     for part in module.modules():
         attributes = vars(part)
-        parts.append(part)  # kept alive, so that no other layer gets its address
+        parts.append(part)  # kept alive so that no other layer can reuse its address
         parts += [value for name, value in attributes.items() if name != "training" and _says_how(value)]
         parts += map(memory_of, attributes["_parameters"].values())
         parts += map(memory_of, attributes["_buffers"].values())

@@ -1,8 +1,8 @@
-"""Runs the forward passes of a tick as one unit of work on the device: one transfer each way and one launch.
+"""Runs the forward passes of a tick as one unit of work on the device: one transfer in each direction and one launch.
 
-The inputs of all modules acting in a tick share a buffer, and so do their outputs. A *program* is this work for a given
-set of modules and row counts; it is captured (see graph_device.py) when first needed, and then replayed. Batches are
-padded, so that few programs serve all ticks.
+The inputs of all modules that act in a tick share a buffer, as do their outputs. A *program* is this work for a given
+set of modules and row counts; it is captured (see graph_device.py) when first needed and then replayed. Batches are
+padded so that a few programs serve all ticks.
 """
 
 import warnings
@@ -23,37 +23,37 @@ LEAST_ROWS = 8
 
 
 class Member(Protocol):
-    """A module as used by programs; members are compared by identity."""
+    """The interface of a module for programs; members are compared by identity."""
 
     module_id: str
     launched: "Launch | None"
 
     def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
-        """Compute outputs and actions, with one row per input row, without waiting for the device."""
+        """Compute outputs and actions, one row per input row, without waiting for the device."""
 
     def refuse_capture(self, reason: str) -> None:
-        """Mark the module as impossible to capture, which excludes it from further launches."""
+        """Exclude the module from further launches because it cannot be captured."""
 
 
 class GraphCall(NamedTuple):
-    """The call of a module in a tick; `arrays` are its inputs, each [n, ...] with n > 0."""
+    """A module call in a tick; `arrays` are its inputs, each [n, ...] with n > 0."""
 
     member: Member
     arrays: list[np.ndarray]
 
 
 class Sizes:
-    """Row counts to which the batches of a module are padded.
+    """The row counts to which a module's batches are padded.
 
-    They are the largest recorded count, rounded up by at most an eighth (or to `LEAST_ROWS`), and successive halves of
-    it.
+    These are the largest count recorded, rounded up by at most an eighth (or to `LEAST_ROWS`), and its successive
+    halves.
     """
 
     def __init__(self) -> None:
         self.largest = 0
 
     def grow(self, n: int) -> bool:
-        """Record a batch of `n` rows; return True if this changes the sizes, because it is the largest batch yet."""
+        """Record a batch of `n` rows; return True if it is the largest so far and changes the sizes."""
         if n <= self.largest:
             return False
         step = max(LEAST_ROWS, 1 << max(0, n.bit_length() - 4))
@@ -61,7 +61,7 @@ class Sizes:
         return True
 
     def of(self, n: int) -> int:
-        """Return the padded size of a batch of `n` rows, at most the largest recorded count."""
+        """Return the padded size for a batch of `n` rows, where n is at most the largest count recorded."""
         size = self.largest
         while size // 2 >= max(n, LEAST_ROWS):
             size //= 2
@@ -69,20 +69,20 @@ class Sizes:
 
 
 class TickGraphs:
-    """Launches the modules of a runner.
+    """Launches the forward passes of a runner's modules.
 
     Args:
-        capture: Captures programs on a device.
+        capture: CUDA graphs of the device that runs the modules.
     """
 
     def __init__(self, capture: CudaGraphs):
         self._capture = capture
         self._programs: dict[tuple, Program] = {}
         self._sizes: dict[Member, Sizes] = {}
-        self._columns: dict[Member, list[Column]] = {}  # of the last call of each
+        self._columns: dict[Member, list[Column]] = {}  # in the last call of each member
 
     def launch(self, calls: Sequence[GraphCall], *, explore: bool) -> "Launch":
-        """Queue the forward passes of these modules, and return immediately.
+        """Queue the forward passes of these calls and return immediately.
 
         Raises:
             ModuleOutputError: If the row counts of an output and its batch differ, or a module wrote to its batch.
@@ -96,13 +96,13 @@ class TickGraphs:
         return launch
 
     def n_sizes(self, member: Member) -> int:
-        """Return the number of batch sizes for which a module is captured."""
+        """Return the number of batch sizes for which a module has been captured."""
         return len(
             {part.rows for program in self._programs.values() for part in program.parts if part.member is member}
         )
 
     def forget(self, member: Member) -> None:
-        """Drop all programs with this module, after it changed or became idle."""
+        """Drop all programs that contain this module, after it has changed or become idle."""
         self._drop_programs(member)
         self._sizes.pop(member, None)
         self._columns.pop(member, None)
@@ -115,10 +115,10 @@ class TickGraphs:
         }
 
     def _parts(self, calls: Sequence[GraphCall]) -> list["GraphPart"]:
-        """Choose the modules and row counts of a program for these calls.
+        """Choose the modules and row counts of the program for these calls.
 
-        Once varying row counts have led to too many programs, a single program with all modules at their largest sizes
-        is used for all calls.
+        Once varying row counts have led to too many programs, all calls use a single program with all modules at their
+        largest sizes.
         """
         for member, arrays in calls:
             self._columns[member] = [(sent_dtype(array.dtype), array.shape[1:]) for array in arrays]
@@ -132,7 +132,7 @@ class TickGraphs:
 
 
 class GraphPart(NamedTuple):
-    """The part of a module in a program: its number of rows, and the dtypes and shapes of a single row."""
+    """A module's part of a program: its number of rows, and the dtypes and shapes of a row."""
 
     member: Member
     rows: int
@@ -140,13 +140,13 @@ class GraphPart(NamedTuple):
 
 
 class Launch:
-    """A launched program, whose work may still be running on the device.
+    """A launch of a program, whose work may still be running on the device.
 
     Args:
         calls: The calls of the modules.
         program: The launched program.
         slot: The buffers of the launch.
-        mark: Event after the launch.
+        mark: Event recorded after the launch.
     """
 
     def __init__(self, calls: Sequence[GraphCall], program: "Program", slot: "Slot", mark: torch.cuda.Event):
@@ -157,7 +157,7 @@ class Launch:
         self._outputs: dict[Member, dict[Key, np.ndarray]] = {}
 
     def outputs(self, member: Member) -> dict[Key, np.ndarray]:
-        """Wait for the launch, and return the outputs [n, ...] of a module, which are valid until the next launch."""
+        """Wait for the launch; return the outputs [n, ...] of a module, which are valid until the next launch."""
         if self._slot is not None:
             self._mark.synchronize()
             self._outputs = self._program.read(self._slot)
@@ -168,7 +168,7 @@ class Launch:
 
 
 class Slot:
-    """Host buffers of a launch: `outgoing` contains the arrays `columns`, and `incoming` the arrays `outputs`."""
+    """Host buffers of a launch: `columns` are the arrays in `outgoing`, `outputs` those in `incoming`."""
 
     def __init__(self, inputs: Packing, device: torch.device):
         self._device = device
@@ -186,14 +186,14 @@ class Slot:
 
 
 class Program:
-    """The work of a given set of modules and row counts, with fixed memory for their inputs and outputs.
+    """The work for a given set of modules and row counts, with fixed memory for inputs and outputs.
 
-    The first launch calls the modules directly and then captures them: libraries need a warm-up, and the sizes of
-    outputs are only known afterwards.
+    The first launch calls the modules directly and then captures them, as libraries need a warm-up and output sizes are
+    only known afterwards.
 
     Attributes:
         parts: The modules with their row counts.
-        replay: Runs the captured work; None before the first launch, and if capturing is impossible.
+        replay: Runs the captured work; None before the first launch or if the work cannot be captured.
         free: Buffers of finished launches.
     """
 
@@ -222,14 +222,14 @@ class Program:
         return Launch(calls, self, slot, self._capture.mark())
 
     def read(self, slot: Slot) -> dict[Member, dict[Key, np.ndarray]]:
-        """Return all outputs, including padding rows, as copied to the slot."""
+        """Return all outputs in the slot, including padding rows."""
         arrays = iter(slot.outputs)
         return {
             part.member: {key: next(arrays) for key in keys} for part, keys in zip(self.parts, self._keys, strict=True)
         }
 
     def _stage(self, columns: list[np.ndarray], inputs: dict[Member, list[np.ndarray]]) -> None:
-        """Write the inputs of the members, repeating the last row, which is a valid input, up to the part size."""
+        """Write the inputs of the members; pad each part by repeating the last row, which is a valid input."""
         targets = iter(columns)
         for part in self.parts:
             arrays = inputs.get(part.member)
@@ -240,7 +240,7 @@ class Program:
                     column[len(arrays[i]) :] = arrays[i][-1]
 
     def _begin(self) -> None:
-        """Run the first launch, and capture the work."""
+        """Run the first launch and capture the work."""
         version = self._sent._version
         outputs = self._capture.warm_up(self._forward)
         if self._sent._version != version:
@@ -259,7 +259,7 @@ class Program:
     def _forward(self) -> list[dict[Key, torch.Tensor]]:
         return [self._outputs_of(i) for i in range(len(self.parts))]
 
-    @torch.no_grad()  # inference mode does not mix with captures outside of it: pytorch#166792
+    @torch.no_grad()  # inference mode does not work with captures outside of it: pytorch#166792
     def _outputs_of(self, i: int) -> dict[Key, torch.Tensor]:
         part = self.parts[i]
         outputs = part.member.on_device(self._tensors[i], explore=self._explore)
@@ -276,7 +276,7 @@ class Program:
             view.copy_(tensor)
 
     def _refuse(self, error: Exception) -> None:
-        """Find the modules whose capture also fails individually, and refuse them."""
+        """Refuse the modules whose capture also fails individually, or all modules if there are none."""
         failures: dict[int, Exception] = {}
         for i in range(len(self.parts)):
             try:
@@ -287,14 +287,14 @@ class Program:
             member, reason = self.parts[i].member, _first_line(cause)
             member.refuse_capture(reason)
             warnings.warn(
-                f"module {member.module_id!r} can't be captured in a CUDA graph and runs without: {reason}",
+                f"module {member.module_id!r} cannot be captured in a CUDA graph and runs without one: {reason}",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
     def _blame_writer(self) -> NoReturn:
-        """Raise a ModuleOutputError naming the module that wrote to its inputs, or all if none does it again."""
-        problem = "wrote into its input batch; use an operation that is not in place"
+        """Raise a ModuleOutputError that names the module that wrote to its inputs, or all if none does so again."""
+        problem = "modified its input batch; use operations that are not in-place"
         for i, part in enumerate(self.parts):
             version = self._sent._version
             self._outputs_of(i)
@@ -304,12 +304,12 @@ class Program:
 
 
 def make_tick_graphs(device: torch.device, generator: torch.Generator) -> TickGraphs | None:
-    """Return the launcher for modules on this device, or None if each module is called separately."""
+    """Create the launcher for modules on this device; None if modules must be called separately."""
     return TickGraphs(CudaGraphs(device, generator)) if device.type == "cuda" else None
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of the original error, because a failed capture raises a second error when it ends."""
+    """Return the first line of the original error; a failed capture raises another error when it ends."""
     while error.__context__ is not None:
         error = error.__context__
     return str(error).strip().split("\n")[0] or type(error).__name__

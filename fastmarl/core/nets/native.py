@@ -1,8 +1,8 @@
-"""Native inference: plain dense networks run in compiled code instead of torch.
+"""Native inference: simple dense networks run in compiled code instead of torch.
 
-For small batches, torch calls cost more overhead than arithmetic. A module runs natively only if the results of its
+For small batches, the overhead of torch calls exceeds the arithmetic. A module runs natively only if the results of its
 forward methods are known for certain: it is a `DefaultRLModule`, or an instance of a subclass that keeps these methods,
-made of linear layers, layer normalisations and known activations without hooks. All others run in torch.
+and consists of linear layers, layer normalisations and known activations without hooks. All other modules run in torch.
 """
 
 import math
@@ -34,7 +34,7 @@ from fastmarl.core.spaces.layout import Leaf, RowLayout
 from fastmarl.core.spaces.structs import Path
 
 DTYPES = (np.float32, np.uint8, np.int8)  # dtypes that compiled code reads in place
-LEAST_MULTIPLICATIONS = 4_000_000  # in a pass to use several threads
+LEAST_MULTIPLICATIONS = 4_000_000  # per forward pass, from which several threads are used
 UNKNOWN = "the observations are not a Box of floats or bytes"
 
 
@@ -42,9 +42,9 @@ class Inputs(NamedTuple):
     """The observation leaves that a network reads.
 
     Attributes:
-        leaves: Indices in the layout.
-        sizes: Number of values in a row of each leaf.
-        joined: True if the leaves are concatenated as floats; otherwise there is one leaf.
+        leaves: Indices of the leaves in the layout.
+        sizes: Number of values per row of each leaf.
+        joined: True if the leaves are concatenated as floats, False if there is a single leaf.
         scale: Factor for integer observations.
     """
 
@@ -55,10 +55,10 @@ class Inputs(NamedTuple):
 
 
 def take_inputs(layers: list[nn.Module], layout: RowLayout, path: Path) -> tuple[Inputs, list[nn.Module]]:
-    """Return the observation leaves at `path` that a network reads, and its layers after flattening.
+    """Return the observation leaves at `path` that a network reads, and its layers after any flattening.
 
     Raises:
-        NotDenseError: If the first layer does not read the leaves as the layers of default networks do.
+        NotDenseError: If the first layer does not read the leaves as default networks do.
     """
     first = layers[0] if layers else None
     if isinstance(first, Entries):
@@ -73,15 +73,15 @@ def take_inputs(layers: list[nn.Module], layout: RowLayout, path: Path) -> tuple
     if type(first) is Flat and (leaf.dtype != np.float32 or first._scale == 1.0):
         return _inputs(layout, [index], scale=first._scale), layers[1:]
     if not _is_vector(leaf) or type(first) is Flat:
-        raise NotDenseError("its first layer does not flatten observations as the default nets do")
+        raise NotDenseError("its first layer does not flatten observations like the default networks")
     return _inputs(layout, [index]), layers
 
 
 def mask_leaves(layout: RowLayout, key: str | None, n_logits: int) -> list[tuple[int, int]]:
-    """Return (index, number of values in a row) of each leaf of the action mask at `key`.
+    """Return (index, number of values per row) of each leaf of the action mask at `key`.
 
     Raises:
-        NotDenseError: If torch would see different numbers, or their count differs from the number of logits.
+        NotDenseError: If torch would see different values, or their number differs from the number of logits.
     """
     if key is None:
         return []
@@ -89,17 +89,17 @@ def mask_leaves(layout: RowLayout, key: str | None, n_logits: int) -> list[tuple
     masks = [(i, math.prod(leaf.shape)) for i, leaf in leaves]
     for _, leaf in leaves:
         if not _is_known(leaf.dtype):
-            raise NotDenseError(f"its action mask is of {leaf.dtype}")
+            raise NotDenseError(f"its action mask has dtype {leaf.dtype}")
     if sum(size for _, size in masks) != n_logits:
-        raise NotDenseError(f"it has {n_logits} logits, but an action mask for another number")
+        raise NotDenseError(f"the size of its action mask differs from its number of logits, {n_logits}")
     return masks
 
 
 class InputRows:
-    """Concatenates observation leaves to rows, in memory that is reused.
+    """Concatenates observation leaves to rows in a reusable buffer.
 
     Args:
-        inputs: The leaves that are read.
+        inputs: The leaves to read.
     """
 
     def __init__(self, inputs: Inputs):
@@ -107,7 +107,7 @@ class InputRows:
         self._memory = np.empty((0, sum(inputs.sizes)), np.float32)
 
     def of(self, leaves: list[np.ndarray]) -> np.ndarray:
-        """Return rows [n, ...] of observations whose leaves are [n, ...]; the next call overwrites them."""
+        """Return rows [n, ...] of the observation leaves [n, ...]; the next call overwrites them."""
         inputs = self.inputs
         if not inputs.joined:
             return leaves[inputs.leaves[0]]
@@ -123,12 +123,12 @@ def _inputs(layout: RowLayout, leaves: list[int], *, joined: bool = False, scale
 
 
 def _encoders(entries: Any, path: Path) -> Iterator[tuple[Path, nn.Module]]:
-    """Yield (path, encoder) of each leaf."""
+    """Yield the (path, encoder) of each leaf."""
     if type(entries) is not Entries:
         raise NotDenseError(f"no compiled kernel for layer {type(entries).__name__}")
     for key, encoder in zip(entries._keys, entries.encoders, strict=True):
         if is_watched(encoder):
-            raise NotDenseError(f"{type(encoder).__name__} has hooks, or is compiled")
+            raise NotDenseError(f"{type(encoder).__name__} has hooks or is compiled")
         if isinstance(encoder, Entries):
             yield from _encoders(encoder, (*path, key))
         else:
@@ -138,7 +138,7 @@ def _encoders(entries: Any, path: Path) -> Iterator[tuple[Path, nn.Module]]:
 def _check_joined(leaf: Leaf, encoder: Any) -> None:
     kind = type(encoder)
     if kind not in (Flat, nn.Identity) or (kind is Flat and encoder._scale != 1.0):
-        raise NotDenseError(f"no compiled kernel for layer {kind.__name__} of one of several entries")
+        raise NotDenseError(f"no compiled kernel for layer {kind.__name__} as one of several encoders")
     if not _is_known(leaf.dtype) or (kind is nn.Identity and not _is_vector(leaf)):
         raise NotDenseError(UNKNOWN)
 
@@ -160,7 +160,7 @@ def _is_vector(leaf: Leaf) -> bool:
 
 
 METHODS = {
-    name: getattr(DefaultRLModule, name)  # current methods, before any code can replace them
+    name: getattr(DefaultRLModule, name)  # captured at import, before other code can replace them
     for name in (
         "forward_exploration",
         "forward_inference",
@@ -175,11 +175,11 @@ OF_MEMORY = {name: getattr(DefaultRLModule, name) for name in ("_remember", "get
 
 
 class ParallelNet:
-    """A compiled network computed by several threads, which share nothing but the weights.
+    """A compiled network that several threads compute; they share only the weights.
 
     Args:
         layers: Layers of the network.
-        threads: Threads that compute it.
+        threads: Threads that compute the network.
     """
 
     def __init__(self, layers: DenseLayers, threads: RowThreads):
@@ -191,7 +191,7 @@ class ParallelNet:
     def forward(
         self, obs: np.ndarray, states: list[np.ndarray], next_states: list[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Compute the network, with several threads if there are enough rows; see `DenseNet.forward()`."""
+        """Compute the outputs, with several threads if there are enough rows; see `DenseNet.forward()`."""
         if len(obs) < self._least_rows or not self._threads.is_open:
             return self._net.forward(obs, states, next_states)
         while len(self._copies) < self._threads.n - 1:
@@ -200,14 +200,14 @@ class ParallelNet:
 
 
 class NativeModule(NativeNet):
-    """Replaces the forward methods of a module as long as the results are guaranteed to be equal.
+    """Replaces the forward methods of a module whenever the results are guaranteed to be equal.
 
     Args:
-        module: The module; it is not changed.
+        module: The module, which is not modified.
         layout: Layout of its observations.
         device: Device of the observations.
         allowed: False to always use torch.
-        dtype: Requested dtype; only "float32" can be native.
+        dtype: Requested dtype; only "float32" can run natively.
         threads: Threads for large batches.
     """
 
@@ -228,15 +228,15 @@ class NativeModule(NativeNet):
         self._cannot = _why_never(module, layout, device, allowed, dtype)
         self._watch: WeightsWatch | None = None
         self._rows: InputRows | None = None
-        self._masks: list[tuple[int, int]] = []  # leaves, and their number of values per row
-        self._next: list[np.ndarray] = []  # states after the last step
+        self._masks: list[tuple[int, int]] = []  # (leaf index, number of values per row)
+        self._next: list[np.ndarray] = []  # recurrent states after the last step
         self.renew()
 
     def renew(self) -> None:
-        """Check the layers, the weight memory and the hooks of the module again.
+        """Recheck the layers, weight memory and hooks of the module.
 
-        Call this before the module acts if it may have changed: methods and hooks are checked only here, while layers
-        and memory are also checked by each call of `forward()`.
+        Must be called before the module acts if it may have changed: methods and hooks are checked only here; layers
+        and memory also in each call of `forward()`.
         """
         try:
             if self._cannot:
@@ -248,7 +248,7 @@ class NativeModule(NativeNet):
             return
         if self._rows is None or self._rows.inputs != inputs:
             self._rows = InputRows(inputs)
-        self._watch = WeightsWatch(_parts_of(self._module))  # before addresses are read: others may move weights
+        self._watch = WeightsWatch(_parts_of(self._module))  # before reading addresses: other threads may move weights
         self._take(layers)
 
     def _compiled(self, layers: DenseLayers) -> Net:
@@ -257,7 +257,7 @@ class NativeModule(NativeNet):
     def forward(
         self, leaves: list[np.ndarray], states: Sequence[np.ndarray] = ()
     ) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]] | None:
-        """Compute logits, values and the next recurrent states, which the next call overwrites.
+        """Compute logits, values and next recurrent states; the next call overwrites all of them.
 
         Args:
             leaves: Observation leaves [n, ...] with the dtypes of the layout, C-contiguous, n <= max_rows.
@@ -265,7 +265,7 @@ class NativeModule(NativeNet):
 
         Returns:
             (logits float32 [n, k], values float32 [n] or None, next states like `states`), or None if the module has
-            changed so that torch must run it.
+            changed and torch must now run it.
         """
         if self._watch is None or not self._watch.holds():
             self.renew()
@@ -282,7 +282,7 @@ class NativeModule(NativeNet):
 
 
 def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool, dtype: str) -> str:
-    """Return the reason that rules a module out regardless of its layers, or ""."""
+    """Return why a module cannot run natively regardless of its layers, or ""."""
     if not allowed:
         return "native_inference is False"
     if device.type != "cpu":
@@ -292,20 +292,20 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
     if not isinstance(module, DefaultRLModule):
         return f"{type(module._net()).__name__} is not a DefaultRLModule"
     if any(leaf.dtype == object for leaf in layout.leaves):
-        return "the observations have parts that are not arrays"
+        return "some parts of the observations are not arrays"
     return ""
 
 
 def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, list[tuple[int, int]]]:
-    """Return the current layers of a module, the leaves that it reads, and the masks of its logits.
+    """Return the current layers of a module, the leaves that it reads and the masks of its logits.
 
     Raises:
-        NotDenseError: If a layer or method is not one of the default networks.
+        NotDenseError: If a layer or method differs from those of the default networks.
     """
     kind, own = type(module), vars(module)
     for name, method in (METHODS | OF_MEMORY).items():
         if name in own or getattr(kind, name) is not method:
-            raise NotDenseError(f"{kind.__name__} has a {name}() of its own")
+            raise NotDenseError(f"{kind.__name__} overrides {name}()")
     path: Path = () if module._observation_key is None else (module._observation_key,)
     steps, cell = steps_and_cell(module.trunk)
     inputs, trunk = take_inputs(steps, layout, path)
@@ -322,30 +322,30 @@ def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, lis
             vf_steps, vf_cell = steps_and_cell(module.vf_trunk)
             vf_inputs, vf_trunk = take_inputs(vf_steps, layout, path)
             if vf_inputs != inputs:
-                raise NotDenseError("its value function reads the observations in another way")
+                raise NotDenseError("its value function reads the observations differently from its policy")
             features = layers.add_trunk(vf_trunk, vf_cell, ("critic",))
         layers.values = layers.add(layers_in_order(module.vf), features)
     if layers.logits < 0 or (module.vf is not None and (layers.values < 0 or layers.n_out(layers.values) != 1)):
-        raise NotDenseError("its heads are not linear layers, with one output for the value")
+        raise NotDenseError("its heads are not linear layers with a single value output")
     n_logits = layers.n_out(layers.logits) * (1 if log_std is None else 2)
     return layers, inputs, mask_leaves(layout, module._mask_key, n_logits)
 
 
 def steps_and_cell(trunk: Any) -> tuple[list[nn.Module], nn.Module | None]:
-    """Return the layers before the LSTM or GRU in the trunk of a default network, and the LSTM or GRU or None.
+    """Return the layers before the LSTM or GRU in the trunk of a default network, and this cell or None.
 
     Raises:
-        NotDenseError: If calling a layer may run code other than forward() of its class.
+        NotDenseError: If calling a layer may run code other than its class's `forward()`.
     """
     if type(trunk) not in (LSTMTrunk, GRUTrunk):
         return layers_in_order(trunk), None
     (cell,) = layers_in_order(trunk.lstm if type(trunk) is LSTMTrunk else trunk.gru)
     if is_watched(trunk):
-        raise NotDenseError(f"{type(trunk).__name__} has hooks, or is compiled")
+        raise NotDenseError(f"{type(trunk).__name__} has hooks or is compiled")
     return layers_in_order(trunk.steps), cell
 
 
 def _parts_of(module: Any) -> list[nn.Module]:
-    """Return all parts that `_layers_of()` reads."""
+    """Return all submodules that `_layers_of()` reads."""
     children = module.trunk, module.pi, module.vf_trunk, module.vf
     return [module, *parts_of(*(child for child in children if child is not None))]

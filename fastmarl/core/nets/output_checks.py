@@ -14,7 +14,7 @@ from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.store.block import Key, leaves_of, name_of
 from fastmarl.core.store.lanes import LaneTable
 
-# Dtypes also supported by NumPy. Other floats are recorded as float32.
+# Dtypes that NumPy also supports. Other floats are recorded as float32.
 DTYPES = frozenset(
     (
         torch.float32, torch.int64, torch.float64, torch.float16, torch.int32, torch.int16, torch.int8, torch.uint8,
@@ -29,9 +29,9 @@ class OutputChecks:
     """Checks the outputs of a module before agents act on them.
 
     Args:
-        module_id, action_space: Id and action space of the module.
-        kinds: Action distributions for inference and for exploration.
-        table: Lane table, for agent names in error messages.
+        module_id, action_space: The module's id and action space.
+        kinds: Classes of the action distributions for inference and exploration.
+        table: The lane table, for agent names in error messages.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class OutputChecks:
         self._table = table
 
     def tensors_of(self, outputs: Any) -> dict[Key, torch.Tensor]:
-        """Return the leaves of a `forward()` result as dense tensors of dtypes supported by NumPy.
+        """Return the leaves of a forward result as dense tensors of dtypes that NumPy supports.
 
         Raises:
             ModuleOutputError: If `outputs` is not a dict, or a leaf is neither a tensor nor an array of numbers.
@@ -70,24 +70,24 @@ class OutputChecks:
             raise ModuleOutputError(self._module_id, problem) from error
 
     def check_logits(self, shape: tuple[int, ...] | None, explore: bool) -> None:
-        """Raise ModuleOutputError for a wrong number of logits, which some distributions do not check."""
+        """Raise ModuleOutputError if the number of logits is wrong, which some distributions do not check."""
         expected = self.n_logits[explore]
         if expected is not None and (shape is None or len(shape) != 2 or shape[1] != expected):
             got = "no tensor" if shape is None else f"shape {tuple(shape)}"
             problem = (
-                f"expected {expected} 'action_dist_inputs' a row, shape [n, {expected}], for {self._space}, got {got}"
+                f"expected {expected} 'action_dist_inputs' per row, shape [n, {expected}], for {self._space}, got {got}"
             )
             raise ModuleOutputError(self._module_id, problem)
 
     def check_finite(
         self, arrays: dict[Key, np.ndarray], lanes: np.ndarray, legal: np.ndarray | None, *, explore: bool, chosen: bool
     ) -> None:
-        """Raise ModuleOutputError for NaN or infinite outputs; -inf may rule out choices, but not all of them.
+        """Raise ModuleOutputError for NaN or infinite outputs; logits may be -inf, but not for all choices.
 
         Args:
             arrays: {key: output with n rows}.
-            lanes: int32 [n], lanes of the rows.
-            legal: bool [n, choices], the action masks of the env.
+            lanes: Lanes of the rows, int32 [n].
+            legal: Action masks from the env, bool [n, choices].
             explore: True if the exploration distribution was used.
             chosen: True if actions were chosen from the logits.
         """
@@ -95,11 +95,11 @@ class OutputChecks:
         if logits is not None and first_unfit(logits, LEAST, MOST) >= 0:
             row = first_unfit(logits, -np.inf, MOST)
             if row >= 0:
-                self._blame(row, lanes, "NaN or inf among its 'action_dist_inputs'", logits, logits)
+                self._blame(row, lanes, "NaN or inf in its 'action_dist_inputs'", logits, logits)
             if chosen and (row := self._first_without_choice(logits, legal, explore)) >= 0:
-                self._blame(row, lanes, "-inf as 'action_dist_inputs' of all that it may choose", logits, logits)
+                self._blame(row, lanes, "-inf as 'action_dist_inputs' of all legal choices", logits, logits)
         if logp is not None and (row := first_unfit(logp, -np.inf, np.inf)) >= 0:
-            self._blame(row, lanes, "log-probability NaN", logp, logits)
+            self._blame(row, lanes, "a NaN log-probability", logp, logits)
         leaves = [leaf for key, leaf in arrays.items() if name_of(key) == ACTIONS] if actions is None else (actions,)
         for leaf in leaves:
             if (row := first_unfit(leaf, LEAST, MOST)) >= 0:
@@ -117,13 +117,13 @@ class OutputChecks:
         who = self._table.who(int(lanes[row]))
         origin = f", from 'action_dist_inputs' {logits[row]}" if logits is not None and logits is not values else ""
         problem = (
-            f"row {row} of its batch, {who}, has {what}: {values[row]}{origin}; are weights or inputs NaN or infinite?"
+            f"row {row} of its batch, {who}, has {what}: {values[row]}{origin}; check its weights and inputs for NaN"
         )
         raise ModuleOutputError(self._module_id, problem)
 
 
 def plain_tensor(value: Any) -> torch.Tensor:
-    """Convert a tensor, an array or a number to a dense tensor of a dtype supported by NumPy.
+    """Convert a tensor, array or number to a dense tensor of a dtype that NumPy supports.
 
     Raises:
         TypeError, ValueError, RuntimeError: If the value cannot be converted.

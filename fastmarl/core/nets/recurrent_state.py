@@ -1,4 +1,4 @@
-"""Recurrent states of a module, per lane."""
+"""Storage of the recurrent states of a module by lane."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -15,12 +15,12 @@ from fastmarl.core.store.lanes import LaneTable
 
 
 class LaneState:
-    """The recurrent states of a module, per lane.
+    """The recurrent states of a module by lane.
 
     Args:
-        initial: State at the first step of an agent, a nested dict of arrays or tensors without a batch axis.
+        initial: State before the first step of an agent: a nested dict of arrays or tensors without a batch axis.
         table: The lanes.
-        casting: NumPy casting rule from later states to the dtype of the initial one.
+        casting: NumPy rule for casting later states to the dtype of the initial one.
 
     Attributes:
         initial: Leaves of the initial state.
@@ -45,7 +45,7 @@ class LaneState:
         return map_struct(lambda _: next(remaining), self._structure)
 
     def begin(self, lanes: np.ndarray) -> None:
-        """Set the initial state of those `lanes` (int32 [n]) whose agents take their first step next."""
+        """Set the initial state in those of the `lanes` (int32 [n]) whose agents are about to take their first step."""
         table = self._table
         self._make_room()
         begun = np.empty_like(lanes)
@@ -63,27 +63,27 @@ class LaneState:
                 self._values[i] = np.concatenate([values, added])
 
     def of(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """Return the current states of these lanes (int32 [n]), which have started, as leaves [n, ...]."""
+        """Return the current states of `lanes` (int32 [n]) after their first step, as leaves [n, ...]."""
         return [values.take(lanes, 0) for values in self._values]
 
     def put(self, lanes: np.ndarray, leaves: list[np.ndarray]) -> None:
-        """Set the states of these lanes (int32 [n]), leaves [n, ...]."""
+        """Set the states of `lanes` (int32 [n]) to `leaves` [n, ...]."""
         self._make_room()
         for values, leaf in zip(self._values, leaves, strict=True):
             values[lanes] = leaf
 
     def read(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """Return the input states of these lanes for the next batch, whose outputs `write()` will store."""
+        """Return the input states of `lanes` for the next batch, whose outputs `write()` stores."""
         self.begin(lanes)
         self._read = self.of(lanes)
         return self._read
 
     def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> None:
-        """Store the "state_out" outputs of a batch in its lanes.
+        """Store the "state_out" outputs of a batch.
 
         Args:
-            lanes: int32 [n], lanes of the batch.
-            outputs: {key: output} of the module.
+            lanes: Lanes of the batch, int32 [n].
+            outputs: Key -> output of the module.
             module_id: Id of the module, for error messages.
 
         Raises:
@@ -95,17 +95,17 @@ class LaneState:
                 got = "nothing" if out is None else f"shape {out.shape}"
                 raise ModuleOutputError(module_id, f"expected {key} of shape {read.shape}, got {got}")
             if out.dtype != read.dtype and not np.can_cast(out.dtype, read.dtype, self._casting):
-                raise ModuleOutputError(module_id, f"expected {key} of dtype {read.dtype}, as get_initial_state() "
-                                        f"gives it, got {out.dtype}; give both the same dtype")  # fmt: skip
+                raise ModuleOutputError(module_id, f"expected {key} of dtype {read.dtype}, as in get_initial_state(), "
+                                        f"got {out.dtype}; use the same dtype for both")  # fmt: skip
             rows = np.ascontiguousarray(out.reshape(len(lanes), -1), read.dtype)
             rows_to_lanes(rows, lanes, values.reshape(len(values), -1))
 
     def columns_out(self, leaves: list[np.ndarray]) -> dict[Key, np.ndarray]:
-        """Return the states after a step under the keys of the module outputs."""
+        """Return states after a step under the keys of the module outputs."""
         return {key if len(key) > 1 else key[0]: leaf for key, leaf in zip(self._keys, leaves, strict=True)}
 
     def columns_read(self, outputs: Iterable[Key]) -> dict[Key, np.ndarray]:
-        """Return the states read for this batch, under keys that differ from those used by the module outputs."""
+        """Return the states read for this batch, under keys that no module output uses."""
         keys = [own_key(Recorded.STATE_IN, outputs, key[1:]) for key in self._keys]
         return dict(zip(keys, self._read, strict=True))
 

@@ -1,4 +1,4 @@
-"""Threads for compiled code, whose results do not depend on the number of threads."""
+"""Threads for compiled code; results do not depend on their number."""
 
 from threading import Thread
 from types import TracebackType
@@ -7,16 +7,16 @@ from fastmarl.core.native._block_threads import BlockThreads
 
 
 class RowThreads:
-    """Threads for compiled code that computes blocks of rows; used as a context manager, and started on first use.
+    """Threads that compute blocks of rows in compiled code. A context manager; threads start on first use.
 
-    They fetch blocks without the GIL, since passing a block to a Python thread takes as long as 500 rows of a small
-    network.
+    They fetch blocks without the GIL, since passing a block to a Python thread takes as long as computing 500 rows of a
+    small network.
 
     Args:
         n: Number of threads, including the calling one.
 
     Attributes:
-        n: Number of threads within the `with` block.
+        n: Number of threads, including the calling one.
         is_open: True within the `with` block.
     """
 
@@ -27,7 +27,7 @@ class RowThreads:
         self._threads: list[Thread] = []
 
     def __enter__(self) -> "RowThreads":
-        self._end()  # if an interrupt has left threads; otherwise they end when this object is gone
+        self._end()  # stops threads left over after an interrupt
         self.is_open = True
         return self
 
@@ -43,7 +43,7 @@ class RowThreads:
             self._shared = None
 
     def started(self) -> BlockThreads:
-        """Return the state shared by the threads, after starting them if needed."""
+        """Start the threads if needed; return their shared state."""
         if self._shared is None:
             self._threads, self._shared = [], BlockThreads(self.n)
             for number in range(1, self.n):

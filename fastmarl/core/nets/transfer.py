@@ -1,7 +1,7 @@
-"""Copies store arrays to tensors for a module, and its outputs to arrays.
+"""Copies recorded arrays to tensors for a module, and its outputs to arrays.
 
-A module may keep and change its inputs, so it receives copies of the recorded arrays. With a GPU, each tick takes one
-transfer in each direction.
+A module may keep and modify its inputs, so it receives copies. With a GPU, each tick needs one transfer in each
+direction.
 """
 
 import math
@@ -16,11 +16,11 @@ from fastmarl.core.errors import ConfigError
 
 K = TypeVar("K", bound=Hashable)
 Column = tuple[torch.dtype, tuple[int, ...]]
-ALIGNMENT = 16  # bytes, as required for a view of a wider dtype
+ALIGNMENT = 16  # bytes, as required for views of wider dtypes
 
 
 class HostCopy:
-    """Makes copies for modules on the CPU."""
+    """Copies data for modules on the CPU."""
 
     device = torch.device("cpu")
 
@@ -29,12 +29,12 @@ class HostCopy:
         return [torch.from_numpy(array.astype(_sent(array.dtype), "C")) for array in arrays]
 
     def to_host(self, tensors: dict[K, torch.Tensor]) -> dict[K, np.ndarray]:
-        """Convert tensors to arrays under the same keys."""
+        """Convert tensors to arrays, under the same keys."""
         return {key: _array(tensor) for key, tensor in tensors.items()}
 
 
 class StagedCopy:
-    """Makes copies for modules on a GPU, using one host buffer per direction.
+    """Copies data for modules on a GPU, through one host buffer per direction.
 
     Returned arrays are valid until the next call.
 
@@ -71,12 +71,12 @@ Transfer = HostCopy | StagedCopy
 
 
 def make_transfer(device: torch.device) -> Transfer:
-    """Return the `Transfer` for modules on this device."""
+    """Create the `Transfer` for modules on this device."""
     return HostCopy() if device.type == "cpu" else StagedCopy(device)
 
 
 class Packing:
-    """Layout that packs arrays with given dtypes and shapes into a single buffer of `n_bytes` bytes."""
+    """Layout of arrays with given dtypes and shapes in a single buffer of `n_bytes` bytes."""
 
     def __init__(self, columns: Sequence[Column]):
         self.n_bytes = 0
@@ -87,23 +87,23 @@ class Packing:
             self.n_bytes = -(-end // ALIGNMENT) * ALIGNMENT
 
     def views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """Return the arrays in this buffer (uint8 [n_bytes or more]), as tensors that share its memory."""
+        """Return the arrays in a buffer (uint8 [>= n_bytes]) as tensors that share its memory."""
         return [buffer[start:end].view(dtype).view(shape) for start, end, dtype, shape in self._spans]
 
     def arrays(self, buffer: torch.Tensor) -> list[np.ndarray]:
-        """Return NumPy arrays that share the memory of a buffer on the host."""
+        """Return the arrays in a host buffer as NumPy arrays that share its memory."""
         host = buffer.numpy()
         return [np.ndarray(shape, _numpy_dtype(dtype), host, start) for start, _, dtype, shape in self._spans]
 
 
 def host_buffer(n_bytes: int, device: torch.device) -> torch.Tensor:
-    """Allocate host memory; for a GPU it is page-locked, so that copies need no staging buffer of the driver."""
+    """Allocate host memory; for a GPU, it is page-locked, so that the driver copies without a staging buffer."""
     return torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 
 @cache
 def sent_dtype(dtype: np.dtype) -> torch.dtype:
-    """Return the dtype of the tensor made from an array: float64 is sent as float32, all others unchanged.
+    """Return the torch dtype in which arrays of this dtype are sent: float32 for float64, otherwise the same.
 
     Raises:
         ConfigError: If torch does not support the dtype.
@@ -111,7 +111,8 @@ def sent_dtype(dtype: np.dtype) -> torch.dtype:
     try:
         return torch.from_numpy(np.empty(0, _sent(dtype))).dtype
     except TypeError as error:
-        raise ConfigError(f"torch has no dtype for observations of {dtype}; give their space another one") from error
+        raise ConfigError(f"torch does not support observations of dtype {dtype}; use a different dtype in their "
+                          f"space") from error  # fmt: skip
 
 
 def _sent(dtype: np.dtype) -> Any:
@@ -121,7 +122,7 @@ def _sent(dtype: np.dtype) -> Any:
 def _array(tensor: torch.Tensor) -> np.ndarray:
     try:
         return tensor.numpy()
-    except RuntimeError:  # requires gradients, or is conjugated or negated; to check first, or to force all, is slower
+    except RuntimeError:  # requires grad, conjugated or negated; checking first, or always forcing, is slower
         return tensor.numpy(force=True)
 
 

@@ -1,4 +1,4 @@
-"""An HTML table, shown by notebooks instead of the text of an object."""
+"""HTML tables, which notebooks display in place of an object's text."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -7,11 +7,11 @@ from html import escape
 def html_table(
     heading: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", notes: Sequence[str] = ()
 ) -> str:
-    """Return an HTML table with escaped texts, the first column aligned left and all others right.
+    """Return an HTML table with escaped text; the first column is left-aligned, all others are right-aligned.
 
     Args:
-        heading: A text for each column; may be empty.
-        notes: Lines below the table.
+        heading: One title per column, or none.
+        notes: Lines to show below the table.
     """
     parts = [f"<b>{escape(title)}</b>"] if title else []
     parts.append("<table>")

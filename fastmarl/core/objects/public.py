@@ -1,4 +1,4 @@
-"""Helpers for public names: importing them on first use, and setting the public path of classes."""
+"""Helpers for public names: lazy imports, and the public path of classes."""
 
 import ast
 import sys
@@ -10,7 +10,7 @@ Kind = TypeVar("Kind", bound=type[Any])
 
 
 def public(module: str) -> Callable[[Kind], Kind]:
-    """Return a decorator for a class that users import from `module`; place it above all other decorators.
+    """Return a decorator for classes that users import from `module`; it must be the outermost decorator.
 
     Pickles, tracebacks and docs then show that path.
     """
@@ -23,22 +23,22 @@ def public(module: str) -> Callable[[Kind], Kind]:
 
 
 def imported_when_used(package: str, submodules: Collection[str] = ()) -> tuple[list[str], Callable[[str], Any]]:
-    """Return `__all__` and `__getattr__` for a package that imports its names on first use.
+    """Return `(__all__, __getattr__)` for a package that imports its names on first use.
 
-    Importing numba and torch takes most of a second, which this avoids. The names are those that the package file
-    imports for type checkers, under `if TYPE_CHECKING:`.
+    This avoids importing numba and torch, which takes most of a second. The names are those that the package imports
+    for type checkers, under `if TYPE_CHECKING:`.
 
     Args:
         package: Name of the package.
-        submodules: Names of its public modules.
+        submodules: Names of its public submodules.
 
     Raises:
-        ImportError: If the source file is missing, as when only bytecode was installed.
+        ImportError: If the source file is missing because only bytecode was installed.
     """
     module: Any = sys.modules[package]
     source = module.__loader__.get_source(package)
     if source is None:
-        raise ImportError(f"{package} needs its own source, and only bytecode was installed, {module.__file__}: "
+        raise ImportError(f"{package} needs its source file, but only bytecode is installed ({module.__file__}); "
                           f"install fastmarl with its .py files", name=package)  # fmt: skip
     guarded = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
     imports = [node for each in guarded for node in each.body if isinstance(node, ast.ImportFrom)]

@@ -1,4 +1,4 @@
-"""Message channel between two processes. A wait blocks without using the CPU, and has a timeout."""
+"""Message channel between two processes. Waiting uses no CPU time and is limited by a timeout."""
 
 from __future__ import annotations
 
@@ -9,52 +9,52 @@ import struct
 
 HEADER = struct.Struct(
     "<QII?"
-)  # of a packet: number of its message, its index in the message, bytes, True for the last packet
-MOST_AT_ONCE = 1 << 16  # bytes per packet; the system rejects packets larger than its socket buffers, about 200 KB
+)  # packet header: message number, index in the message, size in bytes, True for the last packet
+MOST_AT_ONCE = 1 << 16  # bytes per packet; the system rejects packets larger than the socket buffers, about 200 KB
 
 
 class Channel:
-    """One end of a channel over a socket, which detects immediately that the other process has exited.
+    """One end of a channel over a socket; detects immediately when the other process exits.
 
-    It sends packets, not a stream: the system keeps them separate, and a round trip takes 12 µs instead of 18.
+    It sends packets rather than a stream: the system keeps them separate, and a round trip takes 12 instead of 18 µs.
 
-    A KeyboardInterrupt at any line leaves the channel intact. Received data remains in the buffer until it is filed,
-    and filing it twice is harmless. The other side drops a half-sent message when the next one arrives. Therefore
-    message numbers must ascend, and callers must compare numbers instead of counting messages.
+    A KeyboardInterrupt at any line leaves the channel intact. Received data stays in the buffer until it is filed, and
+    filing it twice is harmless. The other side drops a half-sent message when the next one arrives. Therefore, message
+    numbers must increase, and callers must compare numbers instead of counting messages.
 
     Args:
         sock: One of a pair of SOCK_SEQPACKET sockets.
 
     Attributes:
-        messages: {number: message} of received messages not yet returned, in order of arrival.
+        messages: Number -> message, for received messages not yet returned, in order of arrival.
     """
 
     def __init__(self, sock: socket.socket):
         self.sock = sock
         self.messages: dict[int, bytes] = {}
         self._timeout_s: float | None = None
-        self._buffer = bytearray(HEADER.size + MOST_AT_ONCE)  # message number 0: empty
-        self._packets: tuple[int, dict[int, bytes]] = 0, {}  # number of a message, and index -> packet
+        self._buffer = bytearray(HEADER.size + MOST_AT_ONCE)  # empty while its message number is 0
+        self._packets: tuple[int, dict[int, bytes]] = 0, {}  # (message number, index -> packet)
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
-        """Create a channel; return both ends."""
+        """Create a channel and return both ends."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(one), cls(other)
 
     def set_timeout(self, seconds: float) -> None:
-        """Set how long to wait for the other side. Before the first call there is no limit."""
+        """Set how long to wait for the other side; initially, there is no limit."""
         self._timeout_s = seconds
         timeout = struct.pack("ll", *divmod(int(1e6 * seconds), 1_000_000))
-        # The timeout of the socket itself: the one of Python would add a system call to each message.
+        # Set on the socket itself, since Python's own timeout would add a system call to each message.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
 
     def send(self, number: int, message: bytes) -> None:
         """Send a message.
 
         Args:
-            number: Number of the message, above 0 and above all earlier numbers.
-            message: Bytes, of any length.
+            number: Number of the message, positive and greater than all earlier numbers.
+            message: Bytes of any length.
 
         Raises:
             EOFError: If the other side is gone.
@@ -77,7 +77,7 @@ class Channel:
                 raise EOFError from None
 
     def _wait_for_room(self) -> None:
-        """Wait until the socket accepts more, and read in the meantime, as the other side may be blocked in sending."""
+        """Wait until the socket accepts more data; read meanwhile, as the other side may be blocked in sending."""
         poll = select.poll()
         poll.register(self.sock, select.POLLIN | select.POLLOUT)
         events = poll.poll(None if self._timeout_s is None else 1e3 * self._timeout_s)
@@ -87,11 +87,11 @@ class Channel:
             self.read()
 
     def recv(self) -> tuple[int, bytes]:
-        """Return the next message with its number.
+        """Return the next (number, message).
 
         Raises:
             EOFError: If the other side is gone.
-            TimeoutError: If no message arrived in time.
+            TimeoutError: If no message arrives in time.
         """
         while not self.messages:
             self.read()
@@ -99,7 +99,7 @@ class Channel:
         return number, self.messages.pop(number)
 
     def read(self) -> None:
-        """Wait for a packet; the last packet of a message adds it to `messages`. Raises like `recv()`."""
+        """Wait for a packet; add the message to `messages` if it was the last one. Raises the errors of `recv()`."""
         if not self.file():
             try:
                 size = self._recv_packet()
@@ -112,7 +112,7 @@ class Channel:
             self.file()
 
     def file(self) -> bool:
-        """File the packet in the buffer with its message, and clear the buffer; return False if it was empty."""
+        """Add the packet in the buffer to its message and clear the buffer; return False if the buffer was empty."""
         number, index, size, is_last = HEADER.unpack_from(self._buffer)
         if not number:
             return False
@@ -132,7 +132,7 @@ class Channel:
         """Receive a packet into the buffer; return its size, or 0 if the other side is gone."""
         try:
             return self.sock.recv_into(self._buffer)
-        except ConnectionResetError:  # raised first if the other side has unread data; its last packets follow
+        except ConnectionResetError:  # raised once if the other side exited with unread data; its last packets follow
             return self.sock.recv_into(self._buffer)
 
     def send_file(self, fd: int) -> None:
@@ -140,14 +140,14 @@ class Channel:
         socket.send_fds(self.sock, [b"f"], [fd])
 
     def recv_file(self) -> int:
-        """Receive an open file; raise EOFError if the other side is gone."""
+        """Receive an open file; raises EOFError if the other side is gone."""
         _, fds, _, _ = socket.recv_fds(self.sock, 1, 1)
         if not fds:
             raise EOFError
         return fds[0]
 
     def close(self) -> None:
-        """Close the channel for both sides, even if a fork of this process still has this end."""
+        """Close the channel for both sides, even if a forked process still holds this end."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()

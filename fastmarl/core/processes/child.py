@@ -1,4 +1,4 @@
-"""A child process with timeouts for its answers, whose termination is guaranteed."""
+"""A child process with timeouts for its answers and guaranteed termination."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ CLOSE_TIMEOUT_S = 5.0
 class ChildProcess:
     """Exchanges messages with a child process.
 
-    Each message is answered once, in order and under its number, so that an interrupt cannot mix up answers. A subclass
-    defines the errors for a lost process and for a failed request.
+    The child answers each message once, in order and under its number, so an interrupt cannot mix up answers.
+    Subclasses define the errors for a lost process and for a failed request.
     """
 
     gone: type[Exception]
-    """Type of the errors that `_loss()` returns."""
+    """Class of the errors that `_loss()` returns."""
 
     def _loss(self, error: Exception | None) -> Exception:
-        """Return the error that every further call raises.
+        """Return the error that all later calls raise.
 
         Args:
-            error: EOFError of the channel (the process has exited), TimeoutError, or None (it was closed).
+            error: EOFError if the process has exited, TimeoutError, or None if it was closed.
         """
         raise NotImplementedError
 
@@ -61,7 +61,7 @@ class ChildProcess:
 
         Args:
             start_method: "spawn" or "fork".
-            has_script: False for a `ScriptlessProcess`, which does not import the user script.
+            has_script: If False, use a `ScriptlessProcess`, which does not import the user script.
         """
         self._channel, self._other_end = Channel.pair()
         self._forks = start_method == "fork"
@@ -69,7 +69,7 @@ class ChildProcess:
         process = context.Process if has_script else ScriptlessProcess
         args = plan, self._other_end, *others
         self._process: Any = process(target=target, args=args, name=name, daemon=daemon)
-        self._end: Exception | None = None  # error of every further call, once the process is lost or closed
+        self._end: Exception | None = None  # error that all later calls raise, once the process is lost or closed
         self._numbers = count(FIRST + 1)  # message numbers
         self._answered_at = 0.0
         self._number_of_close = 0
@@ -79,25 +79,25 @@ class ChildProcess:
         try:
             if self._forks:
                 with_interrupts_deferred(self._process.start)
-            else:  # may take long, but runs no hooks
+            else:  # may take long, but runs no fork hooks
                 self._process.start()
         finally:
             self._other_end.sock.close()
 
     @property
     def pid(self) -> int | None:
-        """Process id while the process exists, otherwise None."""
+        """Process id, or None if the process does not exist."""
         return None if self._process is None else self._process.pid
 
     @property
     def sock(self) -> socket.socket:
-        """Socket that becomes readable when an answer arrives, or when the process ends."""
+        """Socket that becomes readable when an answer arrives or the process exits."""
         return self._channel.sock
 
     def send(self, message: bytes) -> int:
-        """Send a message, which is executed after the earlier ones; return the number of its answer.
+        """Send a message, which is processed after earlier ones; return the number of its answer.
 
-        If the process is lost, only `recv()` reports it.
+        A lost process is only reported by `recv()`.
         """
         number = next(self._numbers)
         if self._end is None:
@@ -108,13 +108,13 @@ class ChildProcess:
         return number
 
     def recv(self, number: int) -> Any:
-        """Wait for the answer with this number, and remove it; earlier answers are kept.
+        """Wait for the answer with this number and remove it; earlier answers are kept.
 
         Returns:
-            The value of the answer; None if it has none.
+            The value of the answer, or None.
 
         Raises:
-            Exception: If the process is lost, or the request failed.
+            Exception: If the process is lost or the request failed.
         """
         answers = self._channel.messages
         while number not in answers:
@@ -137,16 +137,16 @@ class ChildProcess:
         self._answered_at = monotonic()
 
     def has_answer(self, number: int) -> bool:
-        """Return True if `recv()` would not wait. Answers still in the socket do not count."""
-        self._channel.file()  # files a packet that was read before an interrupt
+        """Return True if `recv()` would not wait. Answers not yet read from the socket do not count."""
+        self._channel.file()  # in case an interrupt came after reading a packet
         return number in self._channel.messages or self._end is not None
 
     def give_up(self) -> None:
-        """Treat the process as timed out; `recv()` will report this."""
+        """Treat the process as timed out, which `recv()` will report."""
         self._lost(TimeoutError())
 
     def forget(self) -> None:
-        """Drop the answers to earlier messages. Answers still to arrive are kept until the next call."""
+        """Drop the answers received so far. Answers that arrive later are kept until the next call."""
         self._channel.messages.clear()
 
     def request(self, message: bytes) -> Any:
@@ -154,29 +154,29 @@ class ChildProcess:
         return self.recv(self.send(message))
 
     def begin_close(self) -> None:
-        """Tell the process to close its envs or other objects, and to exit."""
+        """Tell the process to close its objects, such as envs, and to exit."""
         if self._end is None:
             self._channel.set_timeout(CLOSE_TIMEOUT_S)
             self._number_of_close = self.send(CLOSE)
 
     def end_close(self) -> None:
-        """Wait until the process has exited, kill it if necessary, and raise any error from closing."""
+        """Wait for the process to exit, killing it if necessary, and raise any error from closing."""
         try:
-            with contextlib.suppress(self.gone):  # a lost process is also closed
+            with contextlib.suppress(self.gone):  # a lost process counts as closed
                 self.recv(self._number_of_close)
         finally:
             self.hang_up()
             self.end()
 
     def hang_up(self) -> None:
-        """Close the channel, so that a process waiting for messages exits by itself."""
+        """Close the channel, which makes a process that waits for messages exit."""
         if self._end is None:
             self._end = self._loss(None)
         self._channel.close()
         self._other_end.sock.close()
 
     def end(self) -> None:
-        """Wait briefly for the process to exit, then kill it; close all its resources."""
+        """Wait briefly for the process to exit, then kill it and free its resources."""
         if self.pid is not None:
             self._process.join(CLOSE_TIMEOUT_S)
         self.kill()
@@ -192,13 +192,13 @@ class ChildProcess:
         self._process = None  # frees its file descriptors
 
     def how_it_ended(self, ready: str, too_soon: bool) -> str:
-        """Describe the end of the process for an error message.
+        """Describe how the process ended, for an error message.
 
         Args:
-            ready: Text for the point at which the process is ready, which follows "before" in the message.
+            ready: Text for the point at which the process is ready; follows "before" in the message.
             too_soon: True if the process ended before that point.
         """
-        problem = f"has ended (exit code {self._process.exitcode})"
+        problem = f"exited (exit code {self._process.exitcode})"
         if too_soon:
             problem += (
                 f' before {ready}; see its traceback above, and note that with the start method "spawn" a script '
@@ -207,7 +207,7 @@ class ChildProcess:
         return problem
 
     def _lost(self, error: Exception) -> Exception:
-        """Kill the process after `error` in the channel, and return the error to raise."""
+        """Kill the process after `error` in the channel; return the error to raise."""
         if not isinstance(error, TimeoutError):
             self._process.join(CLOSE_TIMEOUT_S)
         self._end = self._loss(error)
@@ -217,10 +217,10 @@ class ChildProcess:
 
 
 def with_interrupts_deferred(function: Callable[[], T]) -> T:
-    """Call the function; an interrupt (SIGINT) that arrives during the call is raised after it.
+    """Call a function; an interrupt (SIGINT) that arrives during the call is handled after it.
 
-    Errors raised in fork hooks, and in the code of `multiprocessing` that frees a process object, reach no caller: they
-    are printed and lost, and a file descriptor stored as a plain number would remain open.
+    Errors raised in fork hooks, and in the `multiprocessing` code that frees a process object, never reach a caller:
+    they are only printed, and file descriptors may remain open.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -239,7 +239,7 @@ def pickled(plan: Any, what: str, way_out: str) -> bytes:
     """Pickle a plan for a spawned process.
 
     Raises:
-        ConfigError: If `plan` cannot be pickled; the message calls it `what` and suggests `way_out`.
+        ConfigError: If `plan` cannot be pickled; the message describes it as `what` and suggests `way_out`.
     """
     try:
         pickler: Any = import_module("cloudpickle")  # pickles functions of scripts and notebooks, and lambdas
@@ -248,4 +248,4 @@ def pickled(plan: Any, what: str, way_out: str) -> bytes:
     try:
         return pickler.dumps(plan)
     except Exception as error:
-        raise ConfigError(f"{what} can't be sent to a worker process: {error}; {way_out}") from error
+        raise ConfigError(f"{what} cannot be sent to a worker process: {error}; {way_out}") from error

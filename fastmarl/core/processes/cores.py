@@ -1,4 +1,4 @@
-"""The cores available to this process."""
+"""Number of CPU cores available to this process."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Return the number of cores available to this process, given its affinity and the limit of its cgroup."""
+    """Return the number of cores that this process can use, according to its affinity and its cgroup's limit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = (CGROUPS / "cpu.max").read_text().split()

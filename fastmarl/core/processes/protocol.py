@@ -1,4 +1,4 @@
-"""Protocol of both sides of a channel to a child process."""
+"""Message protocol between a process and its child."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pickle
 import threading
 import time
 
-FIRST = 1  # number of the answer that reports that the process is ready
-CLOSE = b"x"  # message that ends the process
+FIRST = 1  # number of the answer that reports the process as ready
+CLOSE = b"x"  # message that makes the process exit
 DONE, FAILED = b"d", b"f"  # first byte of an answer
 PARENT_CHECKED_EVERY_S = 1.0
 
 
 def end_with(parent: int) -> None:
-    """Exit this process soon after its parent ends, even while it is not waiting for a message.
+    """Exit this process soon after its parent exits, even if it is not waiting for a message.
 
     Args:
         parent: Process id of the parent.

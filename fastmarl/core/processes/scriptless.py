@@ -1,4 +1,4 @@
-"""Spawned processes that skip the user script, which multiprocessing imports first."""
+"""Spawned processes that skip the user script, which multiprocessing would import first."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from multiprocessing.context import SpawnProcess
 from types import FunctionType
 from typing import Any
 
-OF_SCRIPT = ("init_main_from_name", "init_main_from_path")  # keys in the preparation data of multiprocessing
+OF_SCRIPT = ("init_main_from_name", "init_main_from_path")  # keys in multiprocessing's preparation data
 
 
 def mentions_script(pickled: bytes) -> bool:
-    """Return True if a pickle may refer to the script, as `__main__` or, in a process that imported it, `__mp_main__`.
+    """Return True if a pickle may refer to the script, as `__main__` or, in processes that imported it, `__mp_main__`.
 
-    Pickles name the module of each class and function, including functions pickled by value by cloudpickle.
+    Pickles contain the module name of each class and function, including functions that cloudpickle pickles by value.
     """
     return b"_main__" in pickled
 
 
 def import_script() -> None:
-    """Import the script in a `ScriptlessProcess`, unless it is imported already; do nothing in other processes."""
+    """Import the script in a `ScriptlessProcess` unless already imported; do nothing in other processes."""
     spawn.prepare(vars(multiprocessing.current_process()).pop("script", {}))
 
 
@@ -38,8 +38,8 @@ _of_popen: Any = popen_spawn_posix.Popen._launch  # type: ignore[attr-defined]
 
 
 class _Popen(popen_spawn_posix.Popen):
-    # The code of the original with a different `spawn` among its globals, so that processes of other threads are
-    # unaffected.
+    # The original function with a different global `spawn`; patching it would affect processes started by other
+    # threads.
     _launch = FunctionType(_of_popen.__code__, {**_of_popen.__globals__, "spawn": _SpawnWithoutScript()})
 
 
@@ -47,7 +47,7 @@ class ScriptlessProcess(SpawnProcess):
     """A spawned process that does not import the script unless it calls `import_script()`.
 
     Attributes:
-        script: Preparation data for importing the script; empty if there is no script, as in a notebook.
+        script: Preparation data for importing the script; empty without a script, such as in a notebook.
     """
 
     @staticmethod

@@ -1,1 +1,1 @@
-"""Tools for spaces: leaves of their values, nested values, and action masks."""
+"""Tools for spaces: leaves of their values, nested values and action masks."""

@@ -1,4 +1,4 @@
-"""Names of the recorded columns; the strings match RLlib, so batches look alike in both APIs."""
+"""Names of recorded columns, the same strings as in RLlib."""
 
 import math
 from collections.abc import Collection
@@ -12,14 +12,14 @@ from fastmarl.core.objects.public import public
 
 @public("fastmarl")
 class Columns:
-    """Keys of module batches, module outputs, and episode columns."""
+    """Keys of module batches, module outputs and episode columns."""
 
     OBS = "obs"
     NEXT_OBS = "new_obs"
-    FINAL_OBS = "final_obs"  # the observation after the last step of a trajectory (as in Gymnasium)
+    FINAL_OBS = "final_obs"  # the observation after the last step of a trajectory, as in Gymnasium
     INFOS = "infos"
     ACTIONS = "actions"
-    ACTIONS_FOR_ENV = "actions_for_env"  # if connectors change the actions for envs
+    ACTIONS_FOR_ENV = "actions_for_env"  # the actions sent to envs, if connectors change them
     REWARDS = "rewards"
     TERMINATEDS = "terminateds"
     TRUNCATEDS = "truncateds"
@@ -48,10 +48,10 @@ class Columns:
 
 @public("fastmarl")
 class Recorded(Enum):
-    """Columns recorded by the runner itself, in addition to the module outputs.
+    """Columns that the runner records in addition to the module outputs.
 
-    Such a column normally has its plain name. If a module output already has that name, the output keeps it, and the
-    column of the runner is stored under the member of this enum.
+    Each is normally stored under its plain name. If a module output already has that name, the output keeps it, and the
+    runner's column is stored under the enum member.
     """
 
     ACTION_MASK = Columns.ACTION_MASK
@@ -63,12 +63,12 @@ OwnName = str | Recorded
 
 
 def own_name(own: Recorded, outputs: Collection[Any]) -> OwnName:
-    """Return the name under which the runner records this column, given the names of the module outputs."""
+    """Return the name under which the runner records a column, given the names of the module outputs."""
     return own if own.value in outputs else own.value
 
 
 def recorded_name(own: Recorded, recorded: Collection[Any]) -> OwnName:
-    """Return the name under which the runner recorded this column, given all recorded names."""
+    """Return the name under which the runner recorded a column, given all recorded names."""
     return own if own in recorded else own.value
 
 

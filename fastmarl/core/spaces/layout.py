@@ -1,4 +1,4 @@
-"""The leaves of the values of a Gymnasium space."""
+"""The leaves of nested Gymnasium spaces and their values."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -22,9 +22,9 @@ class Leaf:
     """A single array of a nested value.
 
     Attributes:
-        sizes: Number of entries of each container on its path; -1 if the space of that container may accept more.
-        any_form: True if a space on its path overrides `contains()`, and may thus accept numbers in a different form;
-            see `values.converted()`.
+        sizes: Number of entries of each container on the path; -1 if its space may accept more.
+        any_form: True if a space on the path overrides `contains()`, and so may accept numbers in other forms; see
+            `values.converted()`.
     """
 
     path: Path
@@ -35,13 +35,13 @@ class Leaf:
 
 
 class RowLayout:
-    """The leaves of a space, in the order of its dicts and tuples, in native byte order.
+    """The leaves of a space, in the order of its dicts and tuples and in native byte order.
 
     Leaves that are not arrays (Text, Graph, Sequence, ...) have dtype object and shape ().
 
     Args:
         space: Any gymnasium space.
-        keep_float64: If False, float64 becomes float32, the dtype in which torch computes.
+        keep_float64: If False, float64 leaves become float32, torch's default dtype.
     """
 
     def __init__(self, space: gym.Space, *, keep_float64: bool = True):
@@ -52,11 +52,12 @@ class RowLayout:
                 replace(leaf, dtype=FLOAT32 if leaf.dtype == np.float64 else leaf.dtype) for leaf in self.leaves
             )
         if not self.leaves:
-            raise ConfigError(f"the space {space} has no leaves; a value of it can't be recorded")
+            raise ConfigError(f"the space {space} has no leaves, so its values cannot be recorded; use a space with at "
+                              f"least one entry")  # fmt: skip
         self._is_leaf = not self.leaves[0].path
 
     def nest(self, arrays: list) -> Any:
-        """Nest the arrays of the leaves like the space: one array, or dicts and tuples of arrays."""
+        """Nest the arrays of the leaves like the space: a single array, or dicts and tuples of arrays."""
         return arrays[0] if self._is_leaf else _nest(self.space, iter(arrays))
 
     def leaves_of(self, value: Any) -> list:
@@ -110,10 +111,10 @@ def leaf_spaces(space: gym.Space) -> list[gym.Space]:
 
 
 def serves(made_for: tuple[gym.Space, gym.Space], spaces: tuple[gym.Space, gym.Space], *, bounds: bool) -> bool:
-    """Return True if a module made for one pair (observation space, action space) can act for agents with the other
-    pair.
+    """Return True if a module made for the spaces `made_for` can act for agents with the spaces `spaces`.
 
-    The spaces must be equal, except for bounds of Boxes, and for dtypes if values of one are cast to the other.
+    Both are pairs (observation space, action space), which must be equal, except for the bounds of Boxes and for dtypes
+    that can be cast.
 
     Args:
         bounds: True if action bounds must be equal, because actions are scaled or clipped to them.
@@ -123,7 +124,7 @@ def serves(made_for: tuple[gym.Space, gym.Space], spaces: tuple[gym.Space, gym.S
 
 
 def _takes(space: gym.Space, other: gym.Space, *, bounds: bool) -> bool:
-    """Return True if values of `other` can be cast to `space`, which has the same leaves and choices."""
+    """Return True if both spaces have the same leaves and choices, and values of `other` can be cast to `space`."""
     if space == other:
         return True
     leaves, other_leaves = tuple(_leaves(space)), tuple(_leaves(other))
@@ -143,7 +144,7 @@ def _are_alike(leaf: gym.Space, other: gym.Space, bounds: bool) -> bool:
 
 
 def with_leaf_spaces(space: gym.Space, leaves: Iterable[gym.Space]) -> gym.Space:
-    """Replace the leaves of a space by others, given in the order of `leaf_spaces()`."""
+    """Replace the leaves of a space with `leaves`, in the order of `leaf_spaces()`."""
     remaining = iter(leaves)
 
     def rebuilt(child: gym.Space) -> gym.Space:

@@ -16,11 +16,11 @@ ANY_FORM = "any form"
 
 
 def plain_space(space: gym.Space) -> dict[str, Any]:
-    """Convert a space to dicts, lists, numbers and arrays.
+    """Convert a space to nested dicts and lists of strings, numbers and arrays.
 
-    Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these are supported; a subclass is saved as the
-    Gymnasium class it derives from. If it overrides `contains()`, the restored space accepts numbers in any form. For
-    other spaces, only a description is saved.
+    Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these are supported. A subclass is saved as the
+    Gymnasium class that it derives from; if it overrides `contains()`, the restored space accepts any value. For other
+    spaces, only a description is saved.
     """
     plain = _plain_space(space)
     return {**plain, ANY_FORM: True} if plain[KIND] != OTHER and has_own_contains(space) else plain
@@ -44,30 +44,30 @@ def _plain_space(space: gym.Space) -> dict[str, Any]:
 
 
 def space_from_plain(data: Any) -> gym.Space:
-    """Restore a space from the result of `plain_space()`.
+    """Restore a space from data returned by `plain_space()`.
 
     Raises:
-        ConfigError: If the space is of an unsupported kind, or `data` is damaged.
+        ConfigError: If the space has an unsupported type, or `data` is invalid.
     """
     kind = data.get(KIND) if isinstance(data, Mapping) else None
     if type(kind) is str and kind == OTHER:
-        raise ConfigError(f"the space {data.get('text')} is of a kind that is not saved")
+        raise ConfigError(f"cannot restore the space {data.get('text')}, whose type is not supported in saved data")
     try:
         space = _MAKERS[kind](data)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError) as error:
-        raise ConfigError(f"{data!r:.200} is not a saved space: {error!r}") from error
+        raise ConfigError(f"expected data of a saved space, got {data!r:.200}: {error!r}") from error
     if data.get(ANY_FORM):
         space.contains = _contains_any
     return space
 
 
 def _contains_any(value: Any) -> bool:
-    """Accept any value, in place of a custom `contains()` that was not saved."""
+    """Accept any value; replaces a custom `contains()`, which is not saved."""
     return True
 
 
 def _plain_array(array: np.ndarray) -> Any:
-    """Return a single value if all values of the array are equal, otherwise the array."""
+    """Return a single number if all values of the array are equal, otherwise the array."""
     is_one = array.size > 0 and bool((array == array.flat[0]).all())
     return array.flat[0].item() if is_one else array
 
@@ -79,7 +79,7 @@ def _box(data: Mapping[str, Any]) -> gym.Space:
     }
     space = gym.spaces.Box(arrays["low"], arrays["high"], shape, dtype.type)
     space.dtype = dtype  # keeps the byte order
-    # The bounds of integers do not show if they are bounded, so the flags are also restored.
+    # The bounds of integer Boxes do not show whether they are bounded, so the flags are also restored.
     for name, array in arrays.items():
         setattr(space, name, array)
     return space

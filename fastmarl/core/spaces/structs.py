@@ -1,17 +1,17 @@
-"""Functions on nested dicts, tuples and lists of arrays."""
+"""Functions for nested dicts, tuples and lists of arrays."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Path = tuple  # keys of dicts and `Index`es of tuples, from the root to a leaf
+Path = tuple  # keys of dicts and indices (`Index`) of tuples, from the root to a leaf
 
 
 class Index(int):
-    """A position in a tuple as part of a path; a plain int is a key of a dict."""
+    """A tuple index in a path, as opposed to a plain int, which is a dict key."""
 
 
 def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
-    """Return the leaves of nested dicts, tuples and lists with their paths, in order."""
+    """Return (path, leaf) pairs of nested dicts, tuples and lists, in order."""
     if isinstance(value, dict):
         return [leaf for key, entry in value.items() for leaf in flatten_struct(entry, (*path, key))]
     if isinstance(value, (tuple, list)):
@@ -20,7 +20,7 @@ def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
 
 
 def nested_struct(leaves: Mapping[Path, Any]) -> Any:
-    """Reverse `flatten_struct()`; lists become tuples, whose entries without leaves are () if other entries follow."""
+    """Reverse `flatten_struct()`. Lists become tuples; entries without leaves become (), or are dropped at the end."""
     if () in leaves:
         return leaves[()]
     entries: dict[Any, dict[Path, Any]] = {}

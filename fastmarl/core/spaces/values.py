@@ -1,17 +1,17 @@
-"""Values that a dtype can represent or a space contains."""
+"""Checks of which values a dtype can represent, and of the value range of spaces."""
 
 import math
 
 import gymnasium as gym
 import numpy as np
 
-NUMBERS = "biufc"  # kinds of dtypes
+NUMBERS = "biufc"  # dtype kinds
 
 
 def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
-    """Return True if `given` can be converted to `dtype` without losing its kind or, for integers, any value.
+    """Return True if `given` can be cast to `dtype` without changing its kind or, for integers, any value.
 
-    Floats may lose digits.
+    Floats may lose precision.
     """
     if dtype.kind in "iu" and given.dtype.kind in "iub":
         if np.can_cast(given.dtype, dtype) or not given.size:
@@ -22,9 +22,9 @@ def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
 
 
 def converted(given: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Reshape `given` to `shape`, and cast it to `dtype` if that is exact; return it unchanged if its size differs.
+    """Reshape `given` to `shape`, and cast it to `dtype` if no value changes. If its size differs, return it as it is.
 
-    Used for spaces that override `contains()`, which may accept other forms than the class they derive from.
+    Used for spaces that override `contains()`, and so may accept shapes and dtypes that their base class rejects.
     """
     if given.dtype.kind not in "biuf" or given.size != math.prod(shape):
         return given
@@ -44,9 +44,9 @@ def first_unheld(dtype: np.dtype, given: np.ndarray) -> int:
 
 
 def unheld(dtype: np.dtype, given: np.ndarray) -> np.ndarray:
-    """Return a bool array, shaped like `given`, that is True where `dtype` cannot represent the value.
+    """Return a bool array, shaped like `given`, that is True where `dtype` cannot represent a value.
 
-    A value is representable if it remains equal; floats may lose digits, but not become infinite.
+    A value is representable if it stays equal; floats may lose precision, but not become infinite.
     """
     kind, of_given = dtype.kind, given.dtype.kind
     if kind == "O" or given.dtype == dtype:
@@ -65,7 +65,7 @@ def unheld(dtype: np.dtype, given: np.ndarray) -> np.ndarray:
         return np.asarray(np.isfinite(given) & ~np.isfinite(made))
     is_far = np.zeros(given.shape, np.bool_)
     if of_given != "b":
-        most = 2 ** (np.finfo(dtype).nmant + 1)  # up to here, all integers are representable
+        most = 2 ** (np.finfo(dtype).nmant + 1)  # all integers up to this are representable
         is_far = np.asarray((given > most) | (given < -most))
         is_far[is_far] = made[is_far].astype(object) != given[is_far].astype(object)  # Python compares them exactly
     return is_far
@@ -76,13 +76,13 @@ def _unheld_by_integers(limits: np.iinfo, given: np.ndarray) -> np.ndarray:
         return np.zeros(given.shape, np.bool_)
     if given.dtype.kind != "f":
         return np.asarray((given < limits.min) | (given > limits.max))
-    with np.errstate(invalid="ignore"):  # of infinity % 1; comparisons with NaN are false
+    with np.errstate(invalid="ignore"):  # infinity % 1; comparisons with NaN are False
         wide = given.astype(np.promote_types(given.dtype, np.float64))
         return np.asarray(~((wide >= float(limits.min)) & (wide < float(limits.max) + 1) & (wide % 1 == 0)))
 
 
 def described(array: np.ndarray) -> str:
-    """Describe the dtype and shape of an array, and the range of integers, for error messages."""
+    """Describe the dtype, shape and, for integers, value range of an array, for error messages."""
     values = f" with values from {array.min()} to {array.max()}" if array.dtype.kind in "iu" and array.size else ""
     return f"{array.dtype} of shape {array.shape}{values}"
 
@@ -94,9 +94,9 @@ def narrowest(low: int, high: int) -> np.dtype:
 
 
 def choice_ranges(space: gym.Space) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the lowest and highest value of each element of a Discrete, MultiDiscrete or MultiBinary action.
+    """Return the lowest and highest values of each element of a Discrete, MultiDiscrete or MultiBinary action.
 
-    Both are int64 [elements]. Returns None for a Box, which depends on the options `normalize_actions` and
+    Both are int64 [n_elements]. Returns None for a Box, whose range depends on the options `normalize_actions` and
     `clip_actions`.
     """
     if isinstance(space, gym.spaces.MultiBinary):

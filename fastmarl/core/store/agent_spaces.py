@@ -1,4 +1,4 @@
-"""Spaces of agents, stored when agents join: later the env might not provide them, or might return others."""
+"""Spaces of agents, stored when agents join, because the env may later not provide them or return different ones."""
 
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -10,14 +10,14 @@ from fastmarl.core.errors import MultiAgentEnvError
 from fastmarl.core.store.lanes import LaneTable
 
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # (observation space, action space)
-MOST_AGENTS = 4096  # per env; beyond that number, as in an open world, agents without a lane are forgotten
+MOST_AGENTS = 4096  # per env; beyond this number, e.g. in open worlds, agents without a lane are forgotten
 
 
 class AgentSpaces:
-    """Stores the spaces of all agents with a lane, in `table.spaces`.
+    """Fills `table.spaces` with the spaces of all agents that have a lane.
 
-    The list never changes and its dicts only grow; to drop agents, both are replaced. A reference to the list therefore
-    keeps the spaces of all agents that had a lane before the replacement.
+    The list is never modified and its dicts only grow; dropping agents replaces both. A reference to an old list
+    therefore still holds the spaces of all agents that had a lane before the replacement.
 
     Args:
         table: The lane table.
@@ -25,7 +25,7 @@ class AgentSpaces:
     """
 
     def __init__(self, table: LaneTable, spaces_of: Callable[[int, Hashable], Spaces]):
-        self._table: LaneTable = weakref.proxy(table)  # which refers to this object
+        self._table: LaneTable = weakref.proxy(table)  # the table refers back to this object
         self._spaces_of = spaces_of
         table.on_new_agent = self._note
 
@@ -35,9 +35,9 @@ class AgentSpaces:
         self._table.spaces = [of_batch if i in own else of_env for i, of_env in enumerate(self._table.spaces)]
 
     def _note(self, env_index: int, agent_id: Hashable) -> None:
-        if agent_id is None:  # in an env without possible_agents, which cannot be checked before
+        if agent_id is None:  # without possible_agents, ids cannot be checked earlier
             env_t = self._table.envs[env_index].env_t
-            problem = "expected agent ids in observations, got None, which stands for no agent in batches"
+            problem = "expected agent ids as keys of observations, got None, which means 'no agent' in batches"
             raise MultiAgentEnvError(env_index, None, env_t, f"{problem}; use another id")
         spaces = self._spaces_of(env_index, agent_id)
         of_env = self._table.spaces[env_index]

@@ -1,7 +1,7 @@
-"""Memory for the rows of a module in a `sample()` call, leased to the episodes made from it.
+"""Memory for the rows of a module in a `sample()` call, leased to the episodes built from it.
 
-Axes in names: R row, F final observation, L lane, K flattened leaf. Rows are in order of arrival, so the rows on which
-    a module acts in a tick are a slice, and its outputs are recorded by slices.
+Axes in names: R row, F final observation, L lane, K flattened leaf. Rows are in order of arrival, so the rows that a
+module acts on in a tick form a slice, and its outputs are recorded slice by slice.
 """
 
 import weakref
@@ -30,18 +30,18 @@ ROW_ARRAYS = {
     "seq_no_R": np.int64,
 }
 FINAL_ARRAYS = {"final_prev_F": np.int64, "final_at_F": np.int64}
-# Name of an output, or (name, *path) for a leaf of a nested output, and for a name that is not a string.
+# Name of an output; (name, *path) for leaves of nested outputs and for names that are not strings.
 Key = str | tuple[Any, ...]
-OWN, OUTPUT = range(2)  # kinds of arrays: of the block, by attribute name, or outputs, by key
-RESET_HINT = "after an intended change, call sample(force_reset=True)"
+OWN, OUTPUT = range(2)  # kinds of arrays: the block's own, keyed by attribute name, and outputs, by output key
+RESET_HINT = "if the change is intended, call sample(force_reset=True)"
 
 
 class OutputFormError(ValueError):
-    """Raised if an output does not match the earlier outputs under its key."""
+    """Raised if an output does not match earlier outputs with the same key."""
 
 
 class Block:
-    """Rows of a module: observations and rewards of its agents, and the outputs of the module.
+    """Rows of a module: observations and rewards of its agents, and its outputs.
 
     `rows` (a `_scatter.ModuleRows`) writes to the arrays of this block and counts its rows.
 
@@ -79,7 +79,7 @@ class Block:
         self.is_open = True
         self.rows = rows
         self._memory, self.lease = ring.lend(max(n_rows, LEAST_ROWS), max(n_finals, LEAST_ROWS))
-        self._objects: dict[Any, np.ndarray] = {}  # leaves of objects, which have no leasable array interface
+        self._objects: dict[Any, np.ndarray] = {}  # object arrays, which cannot be leased through the array interface
         self.outputs: dict[Key, np.ndarray] = {}
         self.lookback_R = np.zeros(0, np.bool_)  # per carried row: True if its step was already complete
         self._row_bytes: list[list[np.ndarray]] | None = None
@@ -90,7 +90,7 @@ class Block:
 
     @property
     def n_rows_held(self) -> int:
-        """Number of rows and final observations in memory: those ever written, but at least `SMALL` of them."""
+        """Number of rows and final observations held in memory: all ever written, but at least `SMALL`."""
         memory = self._memory
         touched = max(memory.n_touched, self.rows.n + self.rows.n_finals)
         n_held: int = min(memory.size + memory.final_size, max(touched, SMALL))
@@ -111,7 +111,7 @@ class Block:
             self._bind_finals(n_finals)
 
     def make_room(self, n_rows: int, n_finals: int = 0) -> None:
-        """Ensure capacity for more rows and final observations; if it is exceeded, it grows at least fourfold."""
+        """Ensure capacity for this many more rows and final observations, growing at least fourfold if necessary."""
         rows = self.rows
         if rows.n + n_rows > rows.capacity:
             self.reserve(max(rows.n + n_rows, GROWTH * rows.capacity))
@@ -134,7 +134,7 @@ class Block:
                 _blank(key, column[first : first + n])
 
     def row_bytes(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return `raw_obs` and `raw_final_obs`, which must not contain objects, as uint8 [capacity, bytes of a row]."""
+        """Return `raw_obs` and `raw_final_obs`, which must not contain objects, as uint8 [capacity, bytes per row]."""
         if self._row_bytes is None:
             self._row_bytes = [[as_bytes(leaf) for leaf in leaves] for leaves in (self.raw_obs, self.raw_final_obs)]
         return self._row_bytes[0], self._row_bytes[1]
@@ -153,7 +153,7 @@ class Block:
         return float(self.recorded_rewards(self.reward_R[row]))
 
     def take(self, source: "Block", rows: np.ndarray) -> None:
-        """Copy `rows` (int64, ascending) of another block of the same module as the first rows; lanes are unchanged."""
+        """Copy `rows` (int64, ascending) of another block of the same module to the first rows, keeping their lanes."""
         n = len(rows)
         self.reserve(n)
         for name in ("lane_R", "env_t_R", "reward_R", "seq_no_R"):
@@ -190,31 +190,31 @@ class Block:
         return nested_struct(leaves)
 
     def _fitting_column(self, key: Key, values: np.ndarray, first: int, before: Collection[Key]) -> np.ndarray:
-        """Return the column for these values; create it if it is missing, or widen it if necessary.
+        """Return the column for these values, creating it if missing and widening its dtype if necessary.
 
         Args:
             key: Key of the output.
-            values: [n, ...], values of the output.
+            values: Values of the output, [n, ...].
             first: Row of the first value.
-            before: Keys of the columns existing before this tick.
+            before: Keys of the columns that existed before this tick.
 
         Raises:
-            OutputFormError: If the values do not match the earlier form of the output.
+            OutputFormError: If the dtype, shape or structure of the output has changed.
         """
         column = self.outputs.get(key)
         if column is None:
             if parts := [other for other in before if name_of(other) == name_of(key)]:
-                raise OutputFormError(f"output {name_of(key)!r} was recorded with the parts {parts}, and now has "
-                                      f"{key!r}; give it one structure in all steps; {RESET_HINT}")  # fmt: skip
+                raise OutputFormError(f"expected output {name_of(key)!r} with the parts {parts}, as in earlier steps, "
+                                      f"got {key!r}; keep its structure constant; {RESET_HINT}")  # fmt: skip
             column = self.outputs[key] = self._output_array(key, values, values.dtype)
             _blank(key, column[:first])
         elif (column.dtype, column.shape[1:]) != (values.dtype, values.shape[1:]):
             dtype = np.result_type(column, values)
-            # Random actions and actions from the module may differ in width.
+            # The dtypes of random actions and module actions may differ in width.
             is_wider = name_of(key) == Columns.ACTIONS and dtype.kind in (column.dtype.kind, values.dtype.kind)
             if not is_wider or column.shape[1:] != values.shape[1:]:
-                raise OutputFormError(f"output {key!r} was recorded as {_form(column)}, and now is {_form(values)}; "
-                                      f"give it one form in all steps; {RESET_HINT}")  # fmt: skip
+                raise OutputFormError(f"expected output {key!r} to be {_form(column)}, as in earlier steps, got "
+                                      f"{_form(values)}; keep dtype and shape constant; {RESET_HINT}")  # fmt: skip
             column = self.outputs[key] = self._output_array(key, values, dtype, first)
         return column
 
@@ -257,7 +257,7 @@ class Block:
         return self._array((OUTPUT, key), (len(self.lane_R), *like.shape[1:]), dtype, written)
 
     def _array(self, key: tuple[int, Key], shape: tuple[Any, ...], dtype: np.dtype, written: int = 0) -> np.ndarray:
-        """Return the array `key`, reallocated if its form differs; its first `written` rows are kept."""
+        """Return the array `key`; if shape or dtype differ, reallocate it and keep its first `written` rows."""
         memory = self._objects if dtype == object else self._memory.arrays
         old = memory.get(key)
         if old is None or old.shape != shape or old.dtype != dtype:
@@ -270,7 +270,7 @@ class Block:
     prev_R: np.ndarray
     env_t_R: np.ndarray
     reward_R: np.ndarray
-    seq_no_R: np.ndarray  # number of the weights that acted, written once a call
+    seq_no_R: np.ndarray  # sequence number of the weights that acted, written once per call
     final_prev_F: np.ndarray
     final_at_F: np.ndarray
 
@@ -301,24 +301,24 @@ def nested_outputs(leaves: Mapping[Key, Any]) -> dict[Any, Any]:
 
 
 def own_key(own: Recorded, outputs: Iterable[Key], path: tuple[Any, ...] = (), columns: Collection[Key] = ()) -> Key:
-    """Return a key for (a leaf of) a runner column that differs from the keys of module outputs.
+    """Return a key for (a leaf of) a runner column, distinct from the keys of all module outputs.
 
     Args:
         own: Column that the runner records.
         outputs: Keys of the module outputs.
         path: Path of the leaf.
-        columns: Keys of existing columns; an earlier key of `own` is kept if it was not a plain name.
+        columns: Keys of existing columns; if `(own,)` is among them, it stays in use.
     """
     name: OwnName = own if (own,) in columns else own_name(own, list(map(name_of, outputs)))
     return (name, *path) if path or isinstance(name, Recorded) else name
 
 
 def _form(column: np.ndarray) -> str:
-    return f"{column.dtype} of shape {list(column.shape[1:])} a row"
+    return f"{column.dtype} of shape {list(column.shape[1:])} per row"
 
 
 def _take(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    np.take(source, rows, axis=0, out=out[: len(rows)], mode="clip")  # "clip", as NumPy would use a buffer otherwise
+    np.take(source, rows, axis=0, out=out[: len(rows)], mode="clip")  # "clip" avoids a buffer in NumPy
 
 
 def _blank(key: Key, rows: np.ndarray) -> None:

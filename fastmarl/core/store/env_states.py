@@ -1,4 +1,4 @@
-"""Global env states, the results of `env.state()` at every env step, for central critics."""
+"""Global env states, returned by `env.state()` at every env step, for central critics."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FIRST_CAPACITY = 64
 
 
 class EnvStates:
-    """Stores the states of an env in order of arrival, copied once, so that the env may reuse its array.
+    """Stores copies of the states of an env in order of arrival, so the env may reuse its array.
 
-    Chunks contain views. Returned rows are never overwritten: `renew()` starts a new array, and growing leaves the old
+    Chunks contain views. Returned rows are never overwritten: `renew()` starts a new array, and growth leaves the old
     one to existing views.
 
     Args:
@@ -32,7 +32,7 @@ class EnvStates:
         self._any_form = space is not None and has_own_contains(space)
         self._rows: np.ndarray = np.empty(0)
         self._n = 0
-        self._n_episode = 0  # number of the last rows, which belong to the running episode
+        self._n_episode = 0  # number of trailing rows that belong to the running episode
         self._env_t = 0  # env step of the next state
 
     def begin_episode(self) -> None:
@@ -48,16 +48,16 @@ class EnvStates:
         """
         rows = self._as_array(states)
         if rows.shape[:1] != (num_envs,):
-            problem = (f"expected states [{num_envs}, ...] from state() of the batch, got {rows.dtype} of shape "
-                       f"{rows.shape}; return a row for each env")  # fmt: skip
+            problem = (f"expected states of shape [{num_envs}, ...] from state() of the batch, got {rows.dtype} of "
+                       f"shape {rows.shape}; return one row per env")  # fmt: skip
             raise EnvStateError(self._env_index, None, self._env_t, problem)
         return rows
 
     def add(self, state: Any) -> None:
-        """Copy the state of the next env step of the running episode.
+        """Append a copy of the state at the next env step of the running episode.
 
         Raises:
-            EnvStateError: As in `fitting()`.
+            EnvStateError: See `fitting()`.
         """
         state = self.fitting(state)
         if self._n == len(self._rows):
@@ -85,7 +85,7 @@ class EnvStates:
         return array
 
     def last(self, n: int) -> np.ndarray:
-        """Return a view [<= n, ...] of the last n states of the running episode, or of all that are stored."""
+        """Return a view [<= n, ...] of the last n states of the running episode, or of all if fewer are stored."""
         return self._rows[self._n - min(n, self._n_episode) : self._n]
 
     def renew(self, n_kept: int) -> None:
@@ -103,14 +103,14 @@ class EnvStates:
         """Raise ConfigError if `put()` cannot accept these states."""
         is_array = isinstance(states, np.ndarray) and states.ndim > 0 and states.dtype != object
         if not is_array or (self._shape is not None and (states.dtype, states.shape[1:]) != (self._dtype, self._shape)):
-            wanted = "" if self._shape is None else f" of {self._dtype} and shape {self._shape}"
+            wanted = "" if self._shape is None else f" of dtype {self._dtype} and shape {self._shape}"
             got = described(states) if isinstance(states, np.ndarray) else type(states).__name__
             raise ConfigError(
                 f"the global states of env {self._env_index} must be an array of states{wanted}, got {got}"
             )
 
     def put(self, states: np.ndarray, env_t: int) -> None:
-        """Set the states of the running episode, the last of which belongs to env step `env_t`."""
+        """Set the states of the running episode; the last one belongs to env step `env_t`."""
         self._dtype, self._shape = states.dtype, states.shape[1:]
         self._rows, self._n = np.array(states), len(states)
         self._n_episode, self._env_t = len(states), env_t + 1
@@ -129,5 +129,5 @@ class EnvStates:
         self._rows = grown
 
     def _misfit(self, expected: str, state: np.ndarray) -> EnvStateError:
-        problem = f"expected a state of {expected}, got {described(state)}; correct state() or state_space"
+        problem = f"expected {expected}, got {described(state)} from state(); correct state() or state_space"
         return EnvStateError(self._env_index, None, self._env_t, problem)

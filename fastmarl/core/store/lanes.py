@@ -1,8 +1,8 @@
-"""Lanes: a lane is the stay of an agent in an episode of an env, from its first observation to its last.
+"""Lanes: a lane tracks an agent in an episode of an env, from its first observation to its last.
 
-Only rare events are handled here, in Python: agents that join and leave. The work of every step is done by `_scatter`
-on the arrays of this table. Lanes of finished agents are kept until `release()`, so that episodes can be made from
-them; then their numbers are reused.
+Only rare events are handled here, in Python: agents joining and leaving. Per-step work is done by `_scatter` on the
+arrays of this table. Lanes of finished agents are kept until `release()`, so that episodes can be built from them; then
+their indices are reused.
 """
 
 import uuid
@@ -17,7 +17,7 @@ from fastmarl.core.native import _records
 from fastmarl.core.native._env_lanes import EnvLanes
 from fastmarl.core.native._records import REMEMBERED, EpisodeRecord, episode_id
 
-# Bits that encode how a step ends a trajectory or an episode; FAILED: the env failed in this step, and was recreated.
+# Bits that encode how a step ends a trajectory or an episode; FAILED: the env failed in this step and was recreated.
 TERMINATED, TRUNCATED, FAILED = 1, 2, 4
 
 
@@ -39,25 +39,25 @@ class LaneTable:
     """The lanes of all envs.
 
     Args:
-        known_agents: Ids in `possible_agents` per env; an empty set allows any id.
-        module_for: (agent id, env index) -> index of its module; called once per agent and episode.
+        known_agents: Per env, the ids in `possible_agents`; an empty set allows any id.
+        module_for: (agent id, env index) -> index of the agent's module; called once per agent and episode.
         late_rewards: How to treat rewards for finished agents: "error", "accumulate" or "drop".
         respawn: True if a finished agent that is observed again starts a new trajectory.
 
     Attributes:
         known_agents: As passed.
         spaces: Per env, {agent id: spaces} of all agents with lanes; see `AgentSpaces`.
-        on_new_agent: Called with (env index, agent id) before an agent missing in `spaces` joins.
+        on_new_agent: Called with (env index, agent id) before an agent missing from `spaces` joins.
     """
 
-    # For each per-lane array: dtype and value of a new lane.
+    # Dtype and initial value of each per-lane array.
     row_L: Annotated[np.ndarray, np.int64, -1]  # last row in the block of its module
     final_L: Annotated[np.ndarray, np.int64, -1]  # index of the final observation of an ended lane
     count_L: Annotated[np.ndarray, np.int32, 0]  # rows in the current chunk, including lookback
     end_env_t_L: Annotated[np.ndarray, np.int32, 0]  # env step of the final observation
     module_L: Annotated[np.ndarray, np.int32, 0]
     env_L: Annotated[np.ndarray, np.int32, 0]
-    place_L: Annotated[np.ndarray, np.int32, 0]  # place in the last observation dict, or in the arrays of a group
+    place_L: Annotated[np.ndarray, np.int32, 0]  # position in the last observation dict, or in the arrays of a group
     done_L: Annotated[np.ndarray, np.uint8, 0]  # bits: 1 terminated, 2 truncated
     lookback_L: Annotated[np.ndarray, np.int32, 0]  # rows of count_L that precede the chunk
     t_started_L: Annotated[np.ndarray, np.int64, 0]  # agent steps before the chunk
@@ -82,7 +82,7 @@ class LaneTable:
         self.agent_ids: list[Hashable] = []  # per lane
         self.unattributed_reward = 0.0  # rewards of the current call that belong to no transition
         self.respawned: set[int] = set()  # envs whose chunk must be split after this step
-        self.readers: WeakSet[Any] = WeakSet()  # whose `bind_lanes()` is called when the arrays have moved
+        self.readers: WeakSet[Any] = WeakSet()  # objects whose `bind_lanes()` is called when the arrays have moved
         self.spaces: list[dict[Hashable, Any]] = [{} for _ in known_agents]
         self.on_new_agent: Callable[[int, Hashable], None] = lambda env_index, agent_id: None
         self._free: list[int] = []
@@ -91,7 +91,7 @@ class LaneTable:
         self._resize(16)
 
     def join(self, env_index: int, agent_id: Hashable, all_done: int, terminateds: Flags, truncateds: Flags) -> int:
-        """Create a lane for an observed agent that has none; return its index, or -1 if the agent finishes now."""
+        """Create a lane for an observed agent without one; return its index, or -1 if the agent finishes now."""
         if self.known_agents[env_index]:
             self.check_known(env_index, agent_id)
         record = self.record(env_index)
@@ -117,11 +117,11 @@ class LaneTable:
         return lane
 
     def join_all(self, env_indices: list[int], present: np.ndarray, agents: list[Hashable]) -> tuple[np.ndarray, ...]:
-        """Create lanes for all agents of starting episodes.
+        """Create lanes for all agents present at the start of episodes.
 
         Args:
             env_indices: Indices of k envs.
-            present: bool [k, A], True for present agents.
+            present: bool [k, A], True for each agent that is present.
             agents: Ids of the A agents.
 
         Returns:
@@ -141,7 +141,7 @@ class LaneTable:
         )
 
     def take_lanes(self, agent_ids: list[Hashable]) -> np.ndarray:
-        """Allocate a lane for each of these agents; return them as int32. The caller sets the arrays of the table."""
+        """Allocate a lane for each of these agents; return int32 indices. The caller fills the arrays of the table."""
         return np.array([self._take(agent_id) for agent_id in agent_ids], np.int32)
 
     def early_reward(self, env_index: int, lane: int) -> float:
@@ -158,7 +158,7 @@ class LaneTable:
         truncateds: Flags = NO_FLAGS,
         /,
     ) -> int:
-        """Return the lane to credit with a reward for an agent without a lane, or -1 if no transition gets it now.
+        """Return the lane to credit with the reward of an agent without a lane, or -1 if no transition gets it now.
 
         Args:
             obs, terminateds, truncateds: Results of the same step. A respawning agent is treated like a joining one,
@@ -178,7 +178,7 @@ class LaneTable:
         record.early_rewards[agent_id] = record.early_rewards.get(agent_id, 0.0) + reward
         if len(record.early_rewards) > REMEMBERED:
             self.unattributed_reward += record.early_rewards.pop(next(iter(record.early_rewards)))
-        return -1  # until the agent is observed, or the episode ends
+        return -1  # kept until the agent is observed or the episode ends
 
     def finish(self, env_index: int, lane: int, env_t: int) -> None:
         """Record that the agent of this lane has finished."""
@@ -200,11 +200,11 @@ class LaneTable:
     def check_known(self, env_index: int, agent_id: Hashable) -> None:
         known = self.known_agents[env_index]
         if known and agent_id not in known:
-            problem = f"is not in possible_agents {sorted(map(str, known))}; add it there or drop it from step()"
+            problem = f"is not in possible_agents {sorted(map(str, known))}; add it there or drop it from the results"
             raise UnknownAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
 
     def release(self, lanes: list[int]) -> None:
-        """Free ended lanes, whose rows were returned or dropped, for reuse."""
+        """Free ended lanes for reuse after their rows were returned or dropped."""
         if not lanes:
             return
         numbers = np.array(lanes)
@@ -244,21 +244,21 @@ class LaneTable:
         self.__dict__.update(arrays)
         for reader in self.readers:
             reader.bind_lanes()
-        self._free.extend(range(capacity - 1, old - 1, -1))  # last: all arrays must have room first
+        self._free.extend(range(capacity - 1, old - 1, -1))  # only after all arrays have grown
 
     def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:
-        advice = f"leave it out after the step with the agent's flag: an agent that is observed acts; {ONLY_RESPAWNING}"
+        advice = f"leave it out once the agent's flag was set, as every observed agent acts; {ONLY_RESPAWNING}"
         if "reward" in what:
-            advice = 'drop it from step(), or set late_rewards="accumulate" or "drop"'
+            advice = 'leave it out, or set late_rewards="accumulate" or "drop"'
         problem = f"sent {what} after the agent had finished; {advice}"
         return FinishedAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
 
 
 def _is_over(agent_id: Hashable, *flags: Flags) -> bool:
-    """Return True if any flag ends the agent; errors of invalid flags are ignored, as they are reported elsewhere."""
+    """Return True if any flag ends the agent; errors from invalid flags are ignored here and reported elsewhere."""
     try:
         return any(each.get(name) for each in flags for name in (agent_id, "__all__"))
-    except Exception:  # of user code
+    except Exception:  # user code may raise anything
         return False
 
 
@@ -277,7 +277,7 @@ class EpisodeIds:
     def __init__(self) -> None:
         digits = uuid.uuid4().hex + uuid.uuid4().hex
         self.run_id = digits[:20]
-        self._next = int(digits[-12:], 16)  # runs begin at different numbers, so that first digits differ between them
+        self._next = int(digits[-12:], 16)  # a random start, so that first digits differ between runs
 
     def reserve(self, n: int) -> int:
         """Reserve the next `n` numbers; return the first."""

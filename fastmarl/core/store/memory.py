@@ -1,4 +1,4 @@
-"""A ring of reusable memory, to which memory returns when the last array using it is freed."""
+"""A ring of reusable memory; memory returns to it when the last array using it is freed."""
 
 from collections import deque
 from typing import Any
@@ -7,17 +7,17 @@ import numpy as np
 
 from fastmarl.core.native._lease import Lease
 
-KEPT_MEMORIES = 4  # idle ones; memory that a learner kept for long and then dropped is freed
-MUCH_LARGER = 8  # factor beyond which larger memory is left to larger requests
+KEPT_MEMORIES = 4  # maximum number of idle `Memory` objects; beyond it, the oldest are freed
+MUCH_LARGER = 8  # idle memory more than this many times larger than requested is left for larger requests
 
 
 class Memory:
-    """Arrays indexed by key, for one borrower at a time.
+    """Arrays indexed by key, lent to one borrower at a time.
 
     Attributes:
-        size: Capacity in the units of its borrowers, such as rows or bytes.
+        size: Capacity in a unit chosen by the borrower, such as rows or bytes.
         final_size: Capacity for a second kind of rows.
-        n_touched: Largest number of rows of both kinds ever written; the system allocates no pages for the rest.
+        n_touched: Largest total of rows of both kinds ever written; the system allocates no pages for the rest.
     """
 
     def __init__(self, size: int, final_size: int):
@@ -38,23 +38,23 @@ class LeasedArray:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return self._memory.__array_interface__  # made on demand, as a dict for each array would be large
+        return self._memory.__array_interface__  # created on demand, as keeping a dict per array would cost memory
 
 
 class MemoryRing:
-    """Lends memories first in, first out, and allocates another one if no idle one has a suitable size."""
+    """Lends idle `Memory` objects first in, first out; allocates a new one if none has a suitable size."""
 
     def __init__(self) -> None:
         self._idle: deque[Memory] = deque(maxlen=KEPT_MEMORIES)
 
     def lend(self, size: int, final_size: int = 0) -> tuple[Memory, Lease]:
-        """Return a memory with room for at least `size`, and its lease."""
+        """Return a `Memory` with a capacity of at least `size`, and its lease."""
         memory = self._take(size) or Memory(_rounded(size), _rounded(final_size))
         memory.final_size = max(memory.final_size, final_size)
         return memory, Lease(memory, self._idle)
 
     def _take(self, size: int) -> Memory | None:
-        """Remove and return the first idle memory of suitable size, or None; others may be returned meanwhile."""
+        """Remove and return the first idle memory of suitable size, or None; borrowers may return others meanwhile."""
         for _ in range(len(self._idle)):
             memory = self._idle.popleft()
             if size <= memory.size <= MUCH_LARGER * max(1, size):

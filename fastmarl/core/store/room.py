@@ -1,13 +1,13 @@
-"""Estimates the rows that a call needs, so that its blocks need not grow."""
+"""Estimates how many rows a call needs, so that its blocks do not have to grow."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 # Bytes; untouched memory only takes up address space.
-MOST_RESERVED = 2**30  # at a time, as a call of a million steps may be interrupted
-MOST_IN_DOUBT = 64 * 2**20  # for rows that are possible but unlikely
-FIRST_EPISODES = 1000  # steps that an env may make in the first call for complete episodes
-SLACK = 3  # rows of each agent besides its steps: carried over, after a reset, and where batches write ahead
+MOST_RESERVED = 2**30  # per block, as a call of a million steps may be interrupted
+MOST_IN_DOUBT = 64 * 2**20  # for rows that might, but probably will not, be needed
+FIRST_EPISODES = 1000  # assumed steps per env in the first call for complete episodes
+SLACK = 3  # extra rows per agent: one carried over, one after a reset, and one written ahead by batches
 
 
 class Room(NamedTuple):
@@ -18,10 +18,10 @@ class Room(NamedTuple):
 
 
 class Expectation:
-    """Estimates the rows needed in the calls of a runner.
+    """Estimates how many rows the calls of a runner need.
 
     Args:
-        n_agents: Number of declared agents per env; 0 if they are not declared.
+        n_agents: Number of declared agents per env; 0 if undeclared.
         n_modules: Number of modules available to agents.
     """
 
@@ -31,7 +31,7 @@ class Expectation:
         self._most_agents = max(n_agents) if all(n_agents) else 0  # per env; 0: unknown
         self._steps: int | None = None
         self._of_agents = False
-        self._seen: dict[int, Room] = {}  # per module: the largest numbers in a call until now
+        self._seen: dict[int, Room] = {}  # per module: most rows and final observations in any call so far
 
     def begin_call(self, steps: int | None, *, of_agents: bool) -> None:
         """Set the number of env steps (or agent steps) of the next call; None if it depends on the episodes."""
@@ -43,7 +43,7 @@ class Expectation:
         self._seen[module] = Room(max(rows, before.rows), max(finals, before.finals))
 
     def room(self, module: int, written: int, n_lanes: int, row_bytes: int) -> Room:
-        """Estimate the capacity that the block of a module needs, given its current rows and lanes."""
+        """Estimate the capacity needed by the block of a module, given its current rows and lanes."""
         n_envs, most = self._n_envs, max(1, MOST_IN_DOUBT // max(1, row_bytes))
         if self._steps is None:
             unknown = min(most, self._most_agents * n_envs * FIRST_EPISODES)

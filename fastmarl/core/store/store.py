@@ -1,7 +1,7 @@
 """The rows of all modules: observations and rewards of agents, and outputs of modules.
 
 A call of `sample()` fills one block per module. At its end, `renew_blocks()` starts new blocks with the old rows that
-the next call needs (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` make episodes from the rows.
+the next call needs (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` build episodes from the rows.
 """
 
 import math
@@ -24,8 +24,8 @@ from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.memory import MemoryRing
 from fastmarl.core.store.room import Expectation, Room
 
-OTHER_BYTES = 64  # estimated per row, besides the observation: outputs, reward and indices of a small module
-INACTIVE: Any = None  # in place of the block of a module that has no agents
+OTHER_BYTES = 64  # estimate per row, without the observation: outputs, reward and indices of a small module
+INACTIVE: Any = None  # placeholder for the block of a module without agents
 
 
 class RowConnectors(Protocol):
@@ -42,7 +42,7 @@ class RowConnectors(Protocol):
 
 
 class RowStore:
-    """Stores the lanes, and the rows of each module.
+    """Stores the lanes and the rows of each module.
 
     Args:
         layouts: Layout of the recorded observations of each module.
@@ -51,18 +51,18 @@ class RowStore:
         lookback: Env steps of history that a chunk carries over from the previous chunk.
         connectors: Connectors that convert observations, per module; () if there are none.
         rewards: Converts received rewards to recorded rewards; None to record them unchanged.
-        n_agents: Number of declared agents per env, 0 if not declared; used to estimate memory for the first call.
+        n_agents: Number of declared agents per env, 0 if undeclared; used to estimate memory for the first call.
 
     Attributes:
         connects: True if observations go through connectors before they are recorded.
-        is_connecting: True while connectors run; remains True after an error or an interrupt in them.
-        active: Ascending indices of the modules with a block. A module gets a block with its first agent, and loses it
+        is_connecting: True while connectors run; remains True if they raise or are interrupted.
+        active: Ascending indices of the modules with a block. A module gets a block with its first agent and loses it
             after a call without agents, so idle modules cost neither time nor memory.
         on_activate: Called with the index of a module that gets a block.
-        acting_from: Per module, first row that its agents act on next.
+        acting_from: Per module, first row that its agents have not acted on yet.
         first_action: Per module, `acting_from` at the start of the call.
         lookback_E: int32, lookback of the next chunk in env steps, per env.
-        taken_back: (env steps, actions) of the last `take_back()`.
+        taken_back: (env steps, actions) subtracted by the last `take_back()`.
         ended_lanes: Lanes of finished or dropped episodes; `release_lanes()` frees them.
     """
 
@@ -95,7 +95,7 @@ class RowStore:
         self.acting_from = [0] * len(layouts)
         self.first_action = [0] * len(layouts)
         self._stamped = [0] * len(layouts)
-        self._actions_taken_back: Counter[int] = Counter()  # per module; not among the actions of the call
+        self._actions_taken_back: Counter[int] = Counter()  # per module; excluded from the actions of the call
         self.taken_back = 0, 0
         self.ended_lanes: list[int] = []
 
@@ -110,7 +110,7 @@ class RowStore:
         )
 
     def _room(self, module: int, written: int, n_lanes: int) -> Room:
-        """Estimate the capacity that the block of a module needs, given its current rows and lanes."""
+        """Estimate the capacity needed by the block of a module, given its current rows and lanes."""
         row_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self._layouts[module].leaves)
         return self._expectation.room(module, written, n_lanes, row_bytes + OTHER_BYTES)
 
@@ -143,16 +143,16 @@ class RowStore:
         self._connectors = [*self._connectors[:module], connectors, *self._connectors[module + 1 :]]
         self.connects = _any_records(self._connectors)
         self._rings = [*self._rings[:module], MemoryRing(), *self._rings[module + 1 :]]
-        # A new list, as existing chunks know the former module at this index by its name.
+        # A new list: existing chunks look up the id of the former module in the old one.
         self.module_ids = [*self.module_ids[:module], module_id, *self.module_ids[module + 1 :]]
 
     def layouts_of(self, module: int) -> tuple[RowLayout, RowLayout | None]:
-        """Return the layout of recorded observations, and the layout of received ones or None if they are the same."""
+        """Return the layout of recorded observations, and that of received observations or None if it is the same."""
         connectors = self._connectors[module]
         return self._layouts[module], None if connectors is None else connectors.raw_layout
 
     def activate(self, module: int) -> None:
-        """Give a module a block for its rows."""
+        """Create a block for the rows of a module."""
         self.blocks[module] = self._make_block(module, 0, self._lanes_by_module()[module])
         self.active = sorted([*self.active, module])
         self.on_activate(module)
@@ -169,14 +169,14 @@ class RowStore:
     # Within a tick.
 
     def begin_call(self, steps: int | None, *, of_agents: bool = False) -> None:
-        """Reserve rows for a call of this number of env steps (or agent steps); None if the number is unknown."""
+        """Reserve rows for a call of `steps` env steps (or agent steps); None if the number is unknown."""
         self._expectation.begin_call(steps, of_agents=of_agents)
         n_lanes = self._lanes_by_module()
         for module in self.active:
             self.blocks[module].reserve(*self._room(module, self.rows[module].n, n_lanes[module]))
 
     def connect(self) -> None:
-        """Compute the recorded observations of rows added since the last `connect()`, by the connectors."""
+        """Run the connectors on all rows added since the last `connect()` to compute their recorded observations."""
         self.is_connecting = True
         for module in self.active:
             connectors = self._connectors[module]
@@ -206,7 +206,7 @@ class RowStore:
         return actions
 
     def stamp(self, seq_no: int) -> None:
-        """Record `seq_no`, the sequence number of the weights, with all actions since the last stamp."""
+        """Record `seq_no`, the sequence number of the weights, for all actions since the last stamp."""
         for module in self.active:
             self.blocks[module].seq_no_R[self._stamped[module] : self.acting_from[module]] = seq_no
         self._stamped = list(self.acting_from)
@@ -225,7 +225,7 @@ class RowStore:
         return rows
 
     def drop_episode(self, env_index: int) -> None:
-        """Drop the running episode, if there is one."""
+        """Drop the running episode of the env, if there is one."""
         record = self.table.records[env_index]
         env = self.table.envs[env_index]
         if record is not None:
@@ -261,7 +261,7 @@ class RowStore:
     def add_up(self) -> dict[str, int]:
         """Add the rewards, steps and actions of the call to the lane sums; return {module id: number of actions}.
 
-        Call this once per call of `sample()`.
+        Must be called once per call of `sample()`.
         """
         table = self.table
         for module in self.active:
@@ -305,7 +305,7 @@ class RowStore:
             self._open_chunk(lanes, counts)
 
     def renew_blocks(self) -> None:
-        """Start new blocks with those old rows that running episodes need."""
+        """Start new blocks with the old rows that running episodes still need."""
         live = self.table.live_lanes(range(len(self.table.envs)))
         for module in self.active:
             self._renew_block(module, live)
@@ -336,7 +336,7 @@ class RowStore:
         return [info for info in env.infos if info[0] >= kept_from.get(info[1], env.env_t + 1)]
 
     def _carried(self, module: int, live: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the live lanes of a module, their rows for the next chunk, and the number of rows of each.
+        """Return the live lanes of a module, their rows for the next chunk, and the number of rows per lane.
 
         See `_store.carried()`.
         """
@@ -357,7 +357,7 @@ class RowStore:
         return begins
 
     def _open_chunk(self, lanes: np.ndarray, counts: np.ndarray) -> None:
-        """Start a chunk of these lanes at their last row; `counts` (int32) are numbers of rows including lookback."""
+        """Start a chunk of these lanes at their last row; `counts` (int32) is rows per lane, including lookback."""
         table = self.table
         table.t_started_L[lanes] += table.count_L[lanes] - table.lookback_L[lanes] - 1
         table.count_L[lanes] = counts
@@ -373,7 +373,7 @@ class RowStore:
         old.close()
         block = self._make_block(module, len(rows), len(lanes))
         block.take(old, rows[order])
-        place = np.empty_like(order)  # of each carried row in the new block; rows are grouped by lane, last to first
+        place = np.empty_like(order)  # row in the new block; `rows` is grouped by lane, last to first
         place[order] = np.arange(len(order))
         heads = np.cumsum(counts) - counts
         has_former = np.ones(len(rows), bool)

@@ -1,1 +1,1 @@
-"""Vectors, which step many envs through one interface: single envs, batches, or envs in worker processes."""
+"""Vectors step many envs through one interface: single envs, batches, or envs in worker processes."""

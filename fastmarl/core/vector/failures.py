@@ -1,4 +1,4 @@
-"""Handling of failed envs, which raise an error, hang, or exit with their worker process."""
+"""Handles failed envs, which raise an error, hang, or exit with their worker process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fastmarl.core.store.store import RowStore
 
 
 class Failures:
-    """Restarts failed envs, and ends their episodes at the last recorded step.
+    """Restarts failed envs and ends their episodes at the last recorded step.
 
     Args:
         counts: Counter to which "failures", "timeouts", "restarts" and "steps_discarded" are added.
-        restart: True if a failed env is recreated.
+        restart: True to recreate failed envs.
         max_restarts: Maximum number of consecutive restarts of an env without a successful step.
-        keep_episodes: True if the recorded part of the running episode is returned.
+        keep_episodes: True to return the recorded part of the running episode.
     """
 
     _store: RowStore
@@ -30,7 +30,7 @@ class Failures:
         self._in_a_row: Counter[int] = Counter()
 
     def bind(self, store: RowStore) -> None:
-        """Switch to this store, in which no env has made a step yet."""
+        """Switch to this store, in which no env has been stepped yet."""
         self._store = store
         self._steps_at_restart: dict[int, int] = {}
 
@@ -57,7 +57,7 @@ class Failures:
             else:
                 raise error
         finally:
-            del error  # its traceback contains this frame: each would keep the other alive
+            del error  # its traceback holds this frame: they would keep each other alive
         self._counts["restarts"] += len(env_indices)
 
     def _may_restart(self, env_indices: Sequence[int], error: Exception) -> bool:
@@ -70,7 +70,7 @@ class Failures:
             self._in_a_row[env_index] += 1
             self._steps_at_restart[env_index] = n_steps
         if max(self._in_a_row[env_index] for env_index in env_indices) > self._max_restarts:
-            error.add_note(f"fastmarl: this was tried again max_restarts={self._max_restarts} times in a row")
+            error.add_note(f"fastmarl: gave up after restarting max_restarts={self._max_restarts} times in a row")
             return False
         return True
 

@@ -18,19 +18,19 @@ from fastmarl.core.vector.wiring import AfterStep, VectorEnv, VectorParts
 
 Slot = tuple[int, Any, Any]  # env index, env, its lanes
 ActionDict = Callable[[Any], dict]  # lanes -> actions, keyed by agent id
-TIMED_EVERY = 31  # ticks, as clocks cost time; a prime, so that all alternating parts are timed
+TIMED_EVERY = 31  # ticks, as reading clocks costs time; prime, so that all alternating parts are timed
 
 
 class InProcessVector(VectorEnv):
-    """Steps envs one by one, and writes each step to the store immediately, so that an env may reuse its arrays.
+    """Steps envs one by one and writes each step to the store immediately, so that envs may reuse their arrays.
 
     Args:
         envs: Multi-agent envs (see `fastmarl.envs.MultiAgentEnv`).
         parts: See `VectorParts`; "timed_" seconds are measured in the first tick and every TIMED_EVERY-th after it.
-        remake: Function that replaces the env at an index of `envs` by a new one.
+        remake: Function that replaces the env at an index of `envs` with a new one.
 
     Attributes:
-        n_stepping: Number of envs whose actions were sent, but whose steps are not recorded yet.
+        n_stepping: Number of envs whose actions were sent but whose steps are not recorded yet.
     """
 
     def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None]):
@@ -44,7 +44,7 @@ class InProcessVector(VectorEnv):
         self._actions = ActionDicts(parts.store.table, parts.env_actions)
         self._slots = [(i, self._recording(i), lanes) for i, lanes in enumerate(parts.store.table.envs)]
         self._resting: set[int] = set()
-        self._active = self._slots  # all envs, or the ones not resting
+        self._active = self._slots  # all envs that are not resting
         self._unchecked_resets = set(range(len(envs))) if parts.check else set()
         self._unchecked_steps = set(self._unchecked_resets)
         self._ticks = 0
@@ -126,7 +126,7 @@ class InProcessVector(VectorEnv):
     def _watched_step(
         self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool
     ) -> None:
-        """Do the same as `_step()`, but measure times, and check the first step of each env in detail."""
+        """Do the same as `_step()`, but measure times and check the first step of each env in detail."""
         seconds = self._seconds
         for env_index, env, lanes in slots:
             begun = perf_counter()
@@ -162,7 +162,7 @@ class InProcessVector(VectorEnv):
         after_step([env_index], [all_done])
 
     def _restart(self, env_index: int, raised: Exception | SystemExit, call: str) -> None:
-        """Recreate the env whose `call` failed, or raise the error with a note of its origin."""
+        """Recreate the env whose `call` failed, or raise the error with a note on its origin."""
         error = as_error(raised)
         error.add_note(f"fastmarl: raised by {call} of env {env_index}")
         try:
@@ -174,9 +174,9 @@ class InProcessVector(VectorEnv):
 
 
 class SplitVector(TakesTurns[list[int]], InProcessVector):
-    """Steps envs in parts: one part is stepped while the actions for others are chosen.
+    """Steps envs in parts: one part is stepped while actions are chosen for the others.
 
-    This saves no time in a single process, but gives the same results as worker processes with as many splits.
+    This saves no time in a single process, but returns the same results as worker processes with the same splits.
 
     Args:
         envs, parts, remake: See `InProcessVector`.

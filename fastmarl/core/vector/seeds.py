@@ -1,4 +1,4 @@
-"""Independent random streams of a runner, all derived from its seed; the stream of an env depends only on its index."""
+"""Independent random streams of a runner; the stream of an env depends only on the runner's seed and its own index."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fastmarl.core.native._reset_seeds import Children, take_seeds
 T = TypeVar("T")
 _ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)
 _WORD = 0xFFFFFFFF
-_SEEDING = RLock()  # the global generator of torch is shared by all threads; a module may make others while it is made
+_SEEDING = RLock()  # all threads share torch's global generator; reentrant, as a constructor may create other modules
 
 
 def _unlock() -> None:
     global _SEEDING
-    _SEEDING = RLock()  # in a forked process, the thread holding the former one is missing
+    _SEEDING = RLock()  # a forked process lacks the thread that may hold the old lock
 
 
 os.register_at_fork(after_in_child=_unlock)
@@ -33,9 +33,9 @@ class Streams:
     """Independent streams per (runner, incarnation, purpose, index), from `numpy.random.SeedSequence`.
 
     Args:
-        seed: None for streams that differ from run to run.
+        seed: Seed of the run; None for streams that differ from run to run.
         worker_index: Index of the runner.
-        incarnation: Number of times that the runner was recreated.
+        incarnation: Number of times the runner was recreated.
     """
 
     def __init__(self, seed: int | None, worker_index: int, incarnation: int = 0):
@@ -48,7 +48,7 @@ class Streams:
         return self._sequence(_ENVS, env_index)
 
     def of_evaluation(self, *key: int) -> int:
-        """Return a seed for an evaluation: of its sampled actions or, given an episode number, of that reset."""
+        """Return the seed of an evaluation's sampled actions or, given an episode number, of that episode's reset."""
         return self._integer(_EVALUATION, *key)
 
     def of_worker(self, first_env: int) -> list[int] | None:
@@ -64,13 +64,13 @@ class Streams:
         return np.random.default_rng(self._sequence(_NUMPY))
 
     def torch_seeded(self, make: Callable[[], T], *added: int) -> T:
-        """Return the result of `make`, called with the global torch generator seeded for initial weights.
+        """Call `make` with torch's global generator seeded for initial weights, and return its result.
 
         The global generator is restored afterwards, even after an interrupt; other threads wait until then.
 
         Args:
             make: Function that creates modules.
-            added: Number of a module that was added later, which gets different weights.
+            added: Number of a module added later, which gives it different weights.
         """
         return locked(_SEEDING, self._made, make, added)
 
@@ -85,7 +85,7 @@ class Streams:
         return int(self._sequence(*key).generate_state(1, np.uint32)[0] >> 1)
 
     def _sequence(self, *key: int) -> np.random.SeedSequence:
-        # Weights depend on the seed only, so that all runners of a run start with equal ones.
+        # Weights depend only on the seed, so that all runners of a run start with equal weights.
         runner = () if key[0] == _WEIGHTS else self._runner
         return np.random.SeedSequence(self._entropy, spawn_key=(*runner, *key))
 
@@ -115,19 +115,19 @@ class ResetSeeds:
         return len(self.last)
 
     def get_state(self) -> list[int]:
-        """Return the number of resets per env, including envs of a larger runner whose state was set."""
+        """Return the number of resets per env, including surplus envs from the state of a larger runner."""
         return list(self.numbers)
 
     def check_state(self, state: Any) -> None:
         """Raise ConfigError if `set_state()` cannot accept `state`."""
         if not isinstance(state, (list, tuple)) or not state:
-            raise ConfigError(f"num_resets must be a list of integers, one for each env, got {state!r:.200}")
+            raise ConfigError(f"num_resets must be a list of integers, one per env, got {state!r:.200}")
         for number in state:
             if whole_number("num_resets of an env", number) > _WORD:
                 raise ConfigError(f"num_resets of an env must be below 2**32, got {number}")
 
     def set_state(self, state: list[int]) -> None:
-        """Continue with the seeds after those already used according to `state`."""
+        """Continue after the resets counted in `state`."""
         self.numbers = [*map(int, state), *[0] * (len(self) - len(state))]
 
     def take(self, env_index: int) -> int | None:
@@ -151,7 +151,7 @@ class ResetSeeds:
         """Seed resets for evaluation from now on, or for training again if `left` is None.
 
         Args:
-            left: Number of episodes yet to start per env; the caller counts down.
+            left: Number of episodes still to be started per env; decremented by the caller.
             seeds: Seeds of the episodes; None to derive them from the runner seed.
         """
         self._evaluation = None if left is None else (left, list(left), seeds)

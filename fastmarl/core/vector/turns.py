@@ -1,4 +1,4 @@
-"""Base class of vectors whose parts alternate: some are stepped while the actions for others are chosen."""
+"""Base class of vectors whose parts alternate: some are stepped while actions are chosen for others."""
 
 from collections.abc import Sequence
 from typing import Generic, TypeVar
@@ -13,7 +13,7 @@ class TakesTurns(Generic[Split]):
         parts: All parts, in the order of their first turns.
 
     Attributes:
-        n_stepping: Number of envs whose actions were sent, but whose steps are not recorded yet.
+        n_stepping: Number of envs whose actions were sent but whose steps are not recorded yet.
     """
 
     def __init__(self, parts: list[Split]):
@@ -21,7 +21,7 @@ class TakesTurns(Generic[Split]):
         self._begin_turns()
 
     def _begin_turns(self) -> None:
-        """Start with the first part, and no pending steps."""
+        """Start with the first part and no pending steps."""
         self._idle = list(self._splits)
         self._stepping: list[Split] = []  # in the order in which they received actions
         self.n_stepping = 0

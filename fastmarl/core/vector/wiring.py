@@ -1,4 +1,4 @@
-"""Base class of all vectors of envs, and the parts of the runner used by them."""
+"""Base class of all vectors of envs, and the parts of the runner that they use."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ class VectorParts:
         agent_spaces: Spaces of all joined agents.
         env_actions: Sources of actions, per module; may grow.
         seconds: Dict to which times are added under "timed_env", "timed_scatter" and "timed_send".
-        check: True if the first results of each env are checked in detail.
+        check: True to check the first results of each env in detail.
         env_states: Recorders of global states, per env; empty if states are not recorded.
         failures: Handles failing envs.
         num_splits: Number of alternating parts: one is stepped while the actions for the next are chosen.
-        batch_size: Minimum number of envs per turn, which are then the first ready envs; None to step entire parts.
+        batch_size: Minimum number of envs per turn, whichever are ready first; None to step entire parts.
     """
 
     seeds: ResetSeeds
@@ -45,10 +45,10 @@ class VectorParts:
 
 
 class VectorEnv:
-    """Attributes of every vector of envs that callbacks may use, as in RLlib.
+    """Base class of all vectors of envs, with the attributes that callbacks may use, as in RLlib.
 
     Attributes:
-        envs: The envs, or the batches of them.
+        envs: The envs, or the batches of envs.
         num_envs: Number of envs, including those in batches.
     """
 
@@ -57,5 +57,5 @@ class VectorEnv:
 
     @property
     def unwrapped(self) -> Self:
-        """The vector itself, because it has no wrappers; each of its envs has an `unwrapped` of its own."""
+        """The vector itself, because it has no wrappers; each env has its own `unwrapped`."""
         return self

@@ -22,7 +22,7 @@ from fastmarl.core.errors.packages import how_to_install
 
 DTYPES = re.compile(r"[?biufc]\d{0,2}|[SU][1-9]\d{0,8}|O8?")
 ORDERS = ("<", ">", "=", "|")
-KIND = "a packed column may hold arrays, numbers and texts"
+KIND = "a packed column may contain only arrays, numbers and strings"
 
 
 def can_pack() -> bool:
@@ -103,7 +103,7 @@ class _Dtype(_StandIn):
     def __setstate__(self, state: Any) -> None:
         _, order, *parts = state[:5]
         if order not in ORDERS or any(part is not None for part in parts):
-            raise BatchError(f"{KIND}; this one has a dtype of several fields")
+            raise BatchError(f"{KIND}; this one has a structured dtype")
         self.dtype = self.dtype.newbyteorder(order)
 
 
@@ -114,7 +114,7 @@ class _Array(_StandIn):
 
     def __init__(self, *_: Any) -> None:
         self.content: Any = None
-        self.axes: Any = None  # their order, if the array is transposed
+        self.axes: Any = None  # order of the axes, if the array is transposed
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, is_fortran, content = state
@@ -122,14 +122,14 @@ class _Array(_StandIn):
 
     def fill(self, content: Any, dtype: Any, shape: Any, order: Any) -> None:
         if not isinstance(dtype, _Dtype) or order not in ("C", "F"):
-            raise BatchError(f"{KIND}; this one has an array without a dtype or an order")
+            raise BatchError(f"{KIND}; this one has an array without a valid dtype or order")
         if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
             raise BatchError(f"{KIND}; this one has an array of shape {shape!r:.100}")
         self.content, self.dtype, self.shape, self.order = content, dtype.dtype, shape, order
         if not isinstance(content, list if self.dtype == object else bytes | bytearray):
-            raise BatchError(f"{KIND}; this one has an array of dtype {self.dtype} made of a {type(content).__name__}")
+            raise BatchError(f"{KIND}; this one has an array of dtype {self.dtype} stored as {type(content).__name__}")
         if len(content) != math.prod(shape) * (1 if self.dtype == object else self.dtype.itemsize):
-            raise BatchError(f"{KIND}; this one has an array of dtype {self.dtype} and shape {shape!r:.100} made of "
+            raise BatchError(f"{KIND}; this one has an array of dtype {self.dtype} and shape {shape!r:.100} with "
                              f"{len(content)} items or bytes")  # fmt: skip
 
     def made(self, objects: Iterable[Any]) -> np.ndarray:
@@ -156,7 +156,7 @@ def _scalar(dtype: Any, content: bytes) -> Any:
 
 
 def _refused(*_: Any) -> Any:
-    raise BatchError(f"{KIND}; this one makes a numpy.ndarray of its own")
+    raise BatchError(f"{KIND}; this one calls numpy.ndarray")
 
 
 KNOWN: dict[tuple[str, str], Any] = {
@@ -171,12 +171,12 @@ KNOWN: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """The pure Python unpickler, because the C version allocates as many memo entries as a pickle claims to have."""
+    """Pure Python unpickler; the C version would allocate as many memo entries as a pickle claims to have."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = KNOWN.get((module.replace("numpy._core", "numpy.core"), name))
         if known is None:
-            raise BatchError(f"{KIND}; this one asks for {module}.{name}")
+            raise BatchError(f"{KIND}; this one refers to {module}.{name}")
         return known
 
 

@@ -27,13 +27,13 @@ DEFAULT_POLICY_ID = "default_policy"
 class SampleBatch(StepColumns):
     """Steps of a policy: column name -> array or tensor [n, ...], or nested dicts and tuples; "infos" may be a list.
 
-    Steps of a recurrent policy are cut into q sequences: "seq_lens", int32 [q], contains their lengths, and
+    Steps of a recurrent policy are split into q sequences: "seq_lens", int32 [q], contains their lengths, and
     "state_in_0" and so on, [q, ...], the recurrent states before their first steps.
 
     Args:
         args: The arguments of `dict`. Lists become arrays.
         kwargs: Column name -> additional column.
-        _time_major: If True, the first axis is time and the second one sequences; batches are concatenated along the
+        _time_major: If True, the first axis is time and the second is sequences; batches are concatenated along the
             second.
         _max_seq_len: Number of steps to which sequences are padded; None for the length of the longest one.
         _zero_padded: True if sequences are padded, so that columns have `_max_seq_len` rows per sequence.
@@ -44,7 +44,7 @@ class SampleBatch(StepColumns):
         count: Number of steps n, without padding.
         time_major, max_seq_len, zero_padded, is_training, num_grad_updates: The constructor arguments.
         accessed_keys, added_keys, deleted_keys: Names of columns that were read, added and deleted with `batch[name]`
-            since the batch was made.
+            since the batch was created.
         get_interceptor, intercepted_values: The function set with `set_get_interceptor()`, and its results per column.
 
     Raises:
@@ -110,8 +110,8 @@ class MultiAgentBatch:
     def __init__(self, policy_batches: dict[str, SampleBatch], env_steps: int):
         for policy_id, batch in policy_batches.items():
             if not isinstance(batch, SampleBatch):
-                raise BatchError(f"expected fastmarl.legacy.SampleBatches by policy id, got {_class_of(batch)} for "
-                                 f"{policy_id!r}; make it one by SampleBatch(batch)")  # fmt: skip
+                raise BatchError(f"expected policy id -> fastmarl.legacy.SampleBatch, got {_class_of(batch)} for "
+                                 f"{policy_id!r}; convert it with SampleBatch(batch)")  # fmt: skip
         self.policy_batches, self.count = policy_batches, env_steps
 
     def __getitem__(self, key: str) -> SampleBatch:
@@ -159,7 +159,7 @@ class MultiAgentBatch:
         return MultiAgentBatch({id_: batch.copy() for id_, batch in self.policy_batches.items()}, self.count)
 
     def timeslices(self, k: int) -> "list[MultiAgentBatch]":
-        """Cut into batches of k env steps each; the last one may be shorter.
+        """Split into batches of k env steps each; the last one may be shorter.
 
         An env step consists of all agent steps with the same "eps_id" and "t".
 
@@ -167,11 +167,11 @@ class MultiAgentBatch:
             BatchError: If a policy is recurrent, or k is less than 1.
         """
         if k < 1:
-            raise BatchError(f"timeslices() needs a k of at least 1, got {k}")
+            raise BatchError(f"k must be a positive integer, got {k}")
         keys = {}
         for policy_id, batch in self.policy_batches.items():
             if Columns.SEQ_LENS in batch:
-                raise BatchError(f"the batch of policy {policy_id!r} has sequences, which can't be cut into env steps")
+                raise BatchError(f"the batch of policy {policy_id!r} has sequences, which can't be split by env step")
             keys[policy_id] = np.stack([np.asarray(c) for c in batch.columns([Columns.EPS_ID, SampleBatch.T])], axis=1)
         env_steps = np.unique(np.concatenate(list(keys.values())), axis=0)
         step_of = {tuple(step): number for number, step in enumerate(env_steps.tolist())}
@@ -243,8 +243,8 @@ def concat_samples(samples: Sequence[Any]) -> Any:
     """
     for batch in samples:
         if not isinstance(batch, SampleBatch | MultiAgentBatch):
-            raise BatchError(f"expected batches of fastmarl.legacy's classes, got {_class_of(batch)}; make it one by "
-                             f"SampleBatch(batch)")  # fmt: skip
+            raise BatchError(f"expected a SampleBatch or MultiAgentBatch of fastmarl.legacy, got {_class_of(batch)}; "
+                             f"convert it with SampleBatch(batch)")  # fmt: skip
     if any(isinstance(batch, MultiAgentBatch) for batch in samples):
         return _concat_multi_agent([batch.as_multi_agent() for batch in samples if len(batch)])
     batches: list[SampleBatch] = [batch for batch in samples if batch.count]
@@ -275,10 +275,10 @@ def _concatenated(batches: Sequence[SampleBatch]) -> SampleBatch:
 
 def _check_like(batch: SampleBatch, first: SampleBatch) -> None:
     if missing := [name for name in first if name not in batch]:
-        raise BatchError(f"expected batches with the columns of the first one, {list(first)}; one lacks {missing}")
+        raise BatchError(f"all batches must have the columns of the first one, {list(first)}; one has no {missing}")
     padded_to = [(each.zero_padded, each.time_major, each.max_seq_len is None) for each in (first, batch)]
     if padded_to[0] != padded_to[1] or (first.zero_padded and first.max_seq_len != batch.max_seq_len):
-        raise BatchError("expected batches that are padded alike; zero_padded, time_major and max_seq_len are "
+        raise BatchError("all batches must be padded in the same way; zero_padded, time_major and max_seq_len are "
                          f"{first.zero_padded}, {first.time_major} and {first.max_seq_len} in the first one, "
                          f"{batch.zero_padded}, {batch.time_major} and {batch.max_seq_len} in another")  # fmt: skip
 
@@ -290,13 +290,13 @@ def _joined(name: str, columns: Sequence[Any], axis: int) -> Any:
     if isinstance(columns[0], dict | tuple):
         leaves = [dict(flatten_struct(column)) for column in columns]
         if any(of_one.keys() != leaves[0].keys() for of_one in leaves):
-            raise BatchError(f"the columns {name!r} of these batches have different structures")
+            raise BatchError(f"can't concatenate columns {name!r} with different structures")
         paths = iter(leaves[0])
         return map_struct(lambda _: _joined(name, _column_of(leaves, next(paths)), axis), columns[0])
     if isinstance(columns[0], torch.Tensor):
         return torch.cat(list(columns), dim=axis)
     if is_packed(columns[0]):
-        raise BatchError(f"the column {name!r} is packed as a whole; call decompress_if_needed() before")
+        raise BatchError(f"can't concatenate packed columns {name!r}; call decompress_if_needed() first")
     return np.concatenate(columns, axis=axis)
 
 

@@ -44,7 +44,7 @@ class StepColumns(dict[str, Any]):
     _slices_sequences: bool
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make an empty batch; pickle and copy add columns to it without calling `__init__()`."""
+        """Create an empty batch; pickle and copy add columns to it without calling `__init__()`."""
         batch = super().__new__(cls)
         batch._forget_uses()
         batch.intercepted_values, batch.get_interceptor, batch._slices_sequences = {}, None, False
@@ -88,8 +88,8 @@ class StepColumns(dict[str, Any]):
     def __getitem__(self, key: Any) -> Any:
         """Return the column of this name or, for a slice of steps, a batch that shares the arrays.
 
-        For a recurrent policy, a slice returns complete sequences, from the one in which the slice begins up to but not
-        including the one in which it ends.
+        For a recurrent policy, a slice returns complete sequences: from the one containing its start up to, but not
+        including, the one containing its stop.
         """
         if isinstance(key, slice):
             if self._slices_sequences:
@@ -195,7 +195,7 @@ class StepColumns(dict[str, Any]):
             start: First step, 0 or more.
             end: Step after the last one.
             state_start: For a recurrent policy, index of the first sequence containing these steps; None to find it.
-                This sequence may be cut, and then still has the state from before its first step in this batch.
+                If this sequence is cut, it keeps the state from before its first step in this batch.
             state_end: Index of the sequence after the last one, which may be cut; found if `state_start` is None.
 
         Raises:
@@ -219,7 +219,7 @@ class StepColumns(dict[str, Any]):
 
     def _part(self, begin: int, end: int, step: int) -> Self:
         if step != 1:
-            raise BatchError(f"batches are sliced with step 1, got {step}")
+            raise BatchError(f"slices of batches must have step 1, got {step}")
         if Columns.SEQ_LENS not in self:
             return self._like(self._taken(slice(begin, end)))
         ends = np.cumsum(np.asarray(self[Columns.SEQ_LENS]))
@@ -243,7 +243,7 @@ class StepColumns(dict[str, Any]):
         return self._like(columns)
 
     def _taken(self, rows: Any, sequences: Any = None) -> dict[str, Any]:
-        """Index all columns with `rows`, except columns of sequences with `sequences` unless that is None."""
+        """Index all columns with `rows`, but columns of sequences with `sequences` unless it is None."""
         of_states = rows if sequences is None else sequences
         return {name: of_rows(column, of_states if _is_of_sequences(name) else rows) for name, column in self.items()}
 
@@ -257,10 +257,10 @@ class StepColumns(dict[str, Any]):
         return self.max_seq_len
 
     def timeslices(self, size: int | None = None, num_slices: int | None = None, k: int | None = None) -> list[Self]:
-        """Cut into pieces of `size` steps, the last possibly shorter, or into `num_slices` pieces.
+        """Split into pieces of `size` steps, the last possibly shorter, or into `num_slices` pieces.
 
         Args:
-            num_slices: Number of pieces; if the steps cannot be divided evenly, the last pieces are a step longer.
+            num_slices: Number of pieces; if the steps cannot be divided evenly, the last pieces are one step longer.
             k: Deprecated name of `size`.
         """
         if num_slices is not None and num_slices >= 1:
@@ -268,7 +268,7 @@ class StepColumns(dict[str, Any]):
         else:
             length = size or k or 0
             if length < 1:
-                raise BatchError("timeslices() needs a size or num_slices of at least 1")
+                raise BatchError("timeslices() needs a positive size or num_slices")
             edges = [*range(0, self.count, length), self.count]
         return [self[begin:end] for begin, end in pairwise(edges)]
 
@@ -280,7 +280,7 @@ class StepColumns(dict[str, Any]):
                 terminated or truncated it. None means "eps_id" if there is such a column, else "dones".
         """
         if key not in (None, Columns.EPS_ID, DONES):
-            raise BatchError(f'split_by_episode() takes the keys "{Columns.EPS_ID}" and "{DONES}", got {key!r}')
+            raise BatchError(f'key must be None, "{Columns.EPS_ID}" or "{DONES}", got {key!r}')
         if not self.count:
             return []
         if key == Columns.EPS_ID or (key is None and Columns.EPS_ID in self):
@@ -304,7 +304,7 @@ class StepColumns(dict[str, Any]):
             self.update(self._taken(order))
             return self
         if not self.zero_padded:
-            raise BatchError("sequences can't be shuffled until they are padded; call right_zero_pad() before")
+            raise BatchError("only padded sequences can be shuffled; call right_zero_pad() first")
         order = np.random.permutation(len(self[Columns.SEQ_LENS]))  # noqa: NPY002
         length = self._padded_length()
         rows = (order[:, None] * length + np.arange(length)).ravel()
@@ -362,7 +362,7 @@ class StepColumns(dict[str, Any]):
             BatchError: If `framework` is not "torch".
         """
         if framework != "torch":
-            raise BatchError(f'to_device() takes framework="torch", got {framework!r}')
+            raise BatchError(f'framework must be "torch", got {framework!r}')
 
         def moved(leaf: Any) -> Any:
             if isinstance(leaf, np.ndarray):
@@ -410,7 +410,7 @@ def _padded_with_zeros(column: Any, lengths: np.ndarray, max_seq_len: int) -> An
 
 
 def _even_edges(n: int, n_pieces: int) -> list[int]:
-    """Return the edges that divide n steps into `n_pieces` pieces, the last of which may be a step longer."""
+    """Return the edges that divide n steps into `n_pieces` pieces, the last of which may be one step longer."""
     length, n_longer = divmod(n, n_pieces)
     return [i * length + max(0, i - (n_pieces - n_longer)) for i in range(n_pieces + 1)]
 
@@ -442,13 +442,13 @@ def _unpacked(leaf: Any) -> Any:
 
 
 def _count_steps(columns: Mapping[str, Any]) -> int:
-    """Count steps by the sequence lengths or, without them, by the first non-empty column except infos and states."""
+    """Count steps from sequence lengths or, without them, from the first non-empty column except infos and states."""
     lengths = columns.get(Columns.SEQ_LENS)
     if lengths is not None and len(lengths):
         return int(lengths.sum())
     for name, column in columns.items():
         if not isinstance(name, str):
-            raise BatchError(f"expected names of columns, got {name!r}")
+            raise BatchError(f"column names must be strings, got {name!r}")
         if name in (Columns.INFOS, Columns.SEQ_LENS) or name.startswith(("state_in_", "state_out_")):
             continue
         leaves = flatten_struct(column)

@@ -1,1 +1,1 @@
-"""Readers and writers of batches in files."""
+"""Readers and writers of batch files."""

@@ -1,4 +1,4 @@
-"""A reader of batches in the rows of a dataset."""
+"""A reader of batches stored as rows of a dataset."""
 
 import random
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ class DatasetReader(InputReader):
 
     Args:
         ds: `ray.data.Dataset`, or a sequence of dicts such as {"type": "SampleBatch", "obs": [...], ...}.
-        ioctx: IOContext of the worker whose policies the batches are for.
+        ioctx: IOContext of the worker whose policies use the batches.
 
     Attributes:
         count: Number of rows.
@@ -29,7 +29,7 @@ class DatasetReader(InputReader):
         self._ds, self._ioctx = ds, ioctx or IOContext()
         self.count: int = ds.count() if hasattr(ds, "iter_rows") else len(ds)
         if not self.count:
-            raise ConfigError("the data set has no rows")
+            raise ConfigError("the dataset has no rows")
         self._seed = None if self._ioctx.config is None else self._ioctx.config.seed
         self._rows = self._endless()
 
@@ -42,7 +42,7 @@ class DatasetReader(InputReader):
                 yield from draws.sample(list(self._ds), self.count)
 
     def next(self) -> Any:
-        """Return the batch of the next row.
+        """Return the batch in the next row.
 
         Raises:
             BatchError: If the row contains no batch.

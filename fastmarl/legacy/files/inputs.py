@@ -34,7 +34,7 @@ class MixedInput(InputReader):
 
     def __init__(self, dist: Mapping[Any, float], ioctx: IOContext):
         if not math.isclose(sum(dist.values()), 1.0) or min(dist.values()) < 0:
-            raise ConfigError(f"expected shares that sum to 1, got {dict(dist)!r}")
+            raise ConfigError(f"expected non-negative probabilities that sum to 1, got {dict(dist)!r}")
         self.choices = [_reader(given, ioctx) for given in dist]
         self.p = list(dist.values())
         self._random = random.Random(None if ioctx.config.seed is None else f"{ioctx.config.seed} mixed")
@@ -50,7 +50,7 @@ class ShuffledInput(InputReader):
 
     Args:
         child: Reader of the batches.
-        n: Number of batches in the buffer; with 1 or less, batches are returned in reading order.
+        n: Number of batches in the buffer; if 1 or less, batches are returned in reading order.
         seed: Seed for sampling.
 
     Attributes:
@@ -83,15 +83,15 @@ def register_input(name: str, input_creator: Callable[[IOContext], InputReader])
         ConfigError: If `input_creator` is not callable.
     """
     if not callable(input_creator):
-        raise ConfigError(f"register_input() takes a function (io_context) -> InputReader, got {input_creator!r}")
+        raise ConfigError(f"input_creator must be a function (io_context) -> InputReader, got {input_creator!r}")
     REGISTERED[name] = input_creator
 
 
 def make_input_reader(io_context: IOContext) -> InputReader | None:
-    """Make the reader for the option `input_`; batches from files pass through a shuffle buffer.
+    """Create the reader for the option `input_`; batches from files pass through a shuffle buffer.
 
     Returns:
-        The reader, or None for the "sampler" of a worker without envs.
+        The reader, or None for "sampler" if the worker has no envs.
     """
     config = io_context.config
     if isinstance(config.input_, Mapping):
@@ -109,7 +109,7 @@ def _reader(given: Any, io_context: IOContext) -> InputReader:
     if given == "sampler":
         sampler = io_context.default_sampler_input()
         if sampler is None:
-            raise ConfigError('the worker has no env, so "sampler" can\'t be an input')
+            raise ConfigError('the input "sampler" needs an env, but this worker has none; set env=...')
         return sampler
     if callable(given):
         return given(io_context)
@@ -120,7 +120,7 @@ def _reader(given: Any, io_context: IOContext) -> InputReader:
     if isinstance(given, str) and (reader_class := _class_at(given)) is not None:
         return reader_class(ioctx=io_context)
     if isinstance(given, str) and CLASS_PATH.fullmatch(given) and not os.path.exists(given) and "." not in given:
-        raise ConfigError(f"input_={given!r} is neither a file nor a folder, nor among the registered inputs "
+        raise ConfigError(f"input_={given!r} is neither an existing file or folder nor a registered input of "
                           f"{sorted(REGISTERED)}; see register_input()")  # fmt: skip
     return JsonReader(given, io_context)
 
@@ -134,7 +134,7 @@ def _shard(io_context: IOContext) -> Any:
 
 
 def _registered(name: str) -> Callable[[IOContext], InputReader] | None:
-    """Return the creator registered under this name with the `register_input()` of fastmarl or of Ray."""
+    """Return the creator registered under this name in fastmarl or Ray, or None."""
     of_ray: Any = sys.modules.get("ray.tune.registry")
     if name in REGISTERED or of_ray is None or not of_ray.registry_contains_input(name):
         return REGISTERED.get(name)
@@ -143,10 +143,10 @@ def _registered(name: str) -> Callable[[IOContext], InputReader] | None:
 
 
 def _class_at(path: str) -> Any:
-    """Return the class at a path such as "package.module.Reader", or None if `path` has another form.
+    """Return the class at a path such as "package.module.Reader", or None if `path` names no existing module.
 
     Raises:
-        ConfigError: If the module does not have the class.
+        ConfigError: If the module has no such class.
     """
     module, _, name = path.rpartition(".")
     if not module or not CLASS_PATH.fullmatch(path) or os.path.exists(path):
@@ -158,5 +158,5 @@ def _class_at(path: str) -> Any:
             return None
         raise
     if not hasattr(found, name):
-        raise ConfigError(f"input_={path!r}: the module {module} has no {name!r}")
+        raise ConfigError(f"input_={path!r}: module {module} has no attribute {name!r}")
     return getattr(found, name)

@@ -39,7 +39,7 @@ class NoopOutput(OutputWriter):
 @public("fastmarl.legacy")
 @dataclass
 class IOContext:
-    """The context in which a reader or writer is created for a worker.
+    """Context passed to the readers and writers of a worker.
 
     Args:
         log_dir: Directory for `output="logdir"`.
@@ -54,7 +54,7 @@ class IOContext:
     worker: Any = None
 
     def default_sampler_input(self) -> Any:
-        """Return the reader of the batches that the worker samples, or None if it has no env."""
+        """Return the reader of sampled batches, or None if the worker has no env."""
         return self.worker.sampler
 
     @property

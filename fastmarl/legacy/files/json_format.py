@@ -1,7 +1,7 @@
 """Batches as JSON lines, in the format of the old RLlib API stack, readable by its JsonReader.
 
 The format has no place for line checksums, so they are stored in a hidden file next to the JSON file. JSON files
-without one, such as files written by RLlib, are read unchecked.
+without checksums, such as those written by RLlib, are read unchecked.
 """
 
 import json
@@ -20,7 +20,7 @@ from fastmarl.legacy.batches.packing import is_packed, pack, unpack
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, SampleBatch
 from fastmarl.offline.json_values import plain_text
 
-Spaces = tuple[gym.Space | None, gym.Space | None]  # of observations and actions
+Spaces = tuple[gym.Space | None, gym.Space | None]  # observation space, action space
 OBSERVATIONS = (Columns.OBS, Columns.NEXT_OBS)
 ACTIONS = (Columns.ACTIONS, "prev_actions")
 
@@ -81,7 +81,7 @@ def from_record(record: Any, spaces: Mapping[str, Spaces] | None = None) -> Any:
         of_one = next(iter(spaces.values())) if spaces else (None, None)
         return SampleBatch(_columns({name: column for name, column in record.items() if name != "type"}, of_one))
     if kind != "MultiAgentBatch":
-        raise BatchError(f'expected the "type" SampleBatch or MultiAgentBatch, got {kind!r}')
+        raise BatchError(f'"type" must be SampleBatch or MultiAgentBatch, got {kind!r}')
     batches = {
         policy_id: SampleBatch(_columns(columns, (spaces or {}).get(policy_id, (None, None))))
         for policy_id, columns in record["policy_batches"].items()
@@ -99,7 +99,7 @@ def _columns(record: Mapping[str, Any], spaces: Spaces) -> dict[str, Any]:
         else:
             space = spaces[0] if name in OBSERVATIONS else spaces[1] if name in ACTIONS else None
             columns[name] = _arrays(column, space)
-    if "dones" in columns:  # written by versions of RLlib without "terminateds"
+    if "dones" in columns:  # written by old versions of RLlib, without "terminateds"
         columns[Columns.TERMINATEDS] = columns.pop("dones")
     return columns
 

@@ -17,7 +17,7 @@ from fastmarl.legacy.files.interfaces import InputReader, IOContext
 from fastmarl.legacy.files.json_format import checksum, checksums_file, checksums_of, from_json
 
 MOST_BAD_LINES = 100  # consecutive
-PATTERNS = ("*.json", "*.zip")  # of the files read in a directory
+PATTERNS = ("*.json", "*.zip")  # read from a directory
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class JsonReader(InputReader):
 
     Args:
         inputs: A directory of *.json and *.zip files, a file, a glob, or a list of files.
-        ioctx: IOContext of the worker whose policies use the batches; each worker begins with a different file.
+        ioctx: IOContext of the worker whose policies use the batches; each worker starts with a different file.
 
     Attributes:
         files: Paths of the files.
@@ -37,7 +37,7 @@ class JsonReader(InputReader):
         batch_size: Minimum number of env steps in a batch: `train_batch_size` divided among the workers, by default 1.
 
     Raises:
-        ConfigError: If there are no such files.
+        ConfigError: If a file does not exist, or no file matches.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class JsonReader(InputReader):
             batch = self._parsed(*self._next_line())
             if batch is not None:
                 return self._postprocessed(batch)
-        raise BatchError(f"{MOST_BAD_LINES} lines of {self.files} hold no batch; the warnings say why")
+        raise BatchError(f"{MOST_BAD_LINES} lines of {self.files} contain no batch; see the logged warnings")
 
     def read_all_files(self) -> Iterator[Any]:
         """Yield the batches of all files once, in file order."""
@@ -91,14 +91,14 @@ class JsonReader(InputReader):
 
     def _next_line(self) -> tuple[Path, int, bytes]:
         line = next(self._lines, None)
-        if line is None:  # an error or an interrupt ended the generator
+        if line is None:  # an error or an interrupt stopped the generator
             self._lines = self._endless()
             line = next(self._lines)
         self.cur_file = line[0]
         return line
 
     def _endless(self) -> Iterator[tuple[Path, int, bytes]]:
-        """Yield (file, line number, line) endlessly, with an empty line for an empty file, so that it counts as bad."""
+        """Yield (file, line number, line) endlessly; an empty file yields an empty line, which counts as bad."""
         path = self._first_file()
         while True:
             number = 0
@@ -120,7 +120,7 @@ class JsonReader(InputReader):
         try:
             batch = from_json(line.decode(), None if self.ioctx is None else self.ioctx.spaces())
         except Exception as error:  # a broken line may cause any error
-            logger.warning("%s, line %d holds no batch: %s: %s", path, number, type(error).__name__, error)
+            logger.warning("%s, line %d contains no batch: %s: %s", path, number, type(error).__name__, error)
             return None
         self._check_policies(path, number, batch)
         return batch
@@ -131,9 +131,9 @@ class JsonReader(InputReader):
         here = list(self.policy_map)
         if isinstance(batch, MultiAgentBatch):
             if unknown := [policy_id for policy_id in batch.policy_batches if policy_id not in here]:
-                raise BatchError(f"{path}, line {number}: it is for the policies {unknown}, but there are {here}")
+                raise BatchError(f"{path}, line {number}: unknown policies {unknown}; the worker has {here}")
         elif len(here) > 1:
-            raise BatchError(f"{path}, line {number}: it is for one policy, but there are {here}")
+            raise BatchError(f"{path}, line {number}: expected a MultiAgentBatch, as the worker has policies {here}")
 
     def _postprocessed(self, batch: Any) -> Any:
         """If `postprocess_inputs` is set, apply `postprocess_trajectory()` of the policy to each episode of a batch."""
@@ -141,8 +141,8 @@ class JsonReader(InputReader):
             return batch
         policies = self.policy_map
         if len(policies) > 1:
-            raise BatchError("postprocess_inputs=True needs a single policy: files don't say which steps of several "
-                             "policies belong together")  # fmt: skip
+            raise BatchError("postprocess_inputs=True needs a single policy, because files do not record which steps "
+                             "of several policies belong together")  # fmt: skip
         [(policy_id, policy)] = policies.items()
         of_policy = batch.policy_batches[policy_id] if isinstance(batch, MultiAgentBatch) else batch
         done = concat_samples([policy.postprocess_trajectory(part) for part in of_policy.split_by_episode()])
@@ -162,13 +162,13 @@ def _files_of(inputs: Any) -> list[Path]:
         raise ConfigError(f"expected a file, a folder, a glob or a list of files, got {inputs!r}")
     missing = [str(path) for path in found if not path.is_file()]
     if missing or not found:
-        raise ConfigError(f"there are no files {missing or inputs!r}; files elsewhere need a reader of your own: "
+        raise ConfigError(f"found no files {missing or inputs!r}; to read from other storage, pass a custom reader: "
                           f"input_=lambda io_context: ...")  # fmt: skip
     return found
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, line) of a file or, up to any damage, of all files in a zip."""
+    """Yield (line number from 1, line) for each line of a file, or of all files in a zip until one can't be read."""
     if path.suffix != ".zip":
         yield from _checked_lines(path)
         return
@@ -191,7 +191,7 @@ def _checked_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if number <= len(checksums) and checksum(line) != checksums[number - 1]:
-                logger.warning("%s, line %d is damaged: its checksum is not that in %s; if the line was changed on "
+                logger.warning("%s, line %d is damaged: its checksum does not match %s; if the line was changed on "
                                "purpose, remove that file", path, number, checksums_file(path))  # fmt: skip
                 line = b""
             yield number, line

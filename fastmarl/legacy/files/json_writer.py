@@ -1,4 +1,4 @@
-"""A writer of batches to files that the JsonReader of RLlib can also read."""
+"""A writer of batches to JSON files, which the JsonReader of RLlib can also read."""
 
 import os
 from collections.abc import Collection
@@ -23,12 +23,12 @@ class JsonWriter(OutputWriter):
     Args:
         path: Directory of the files, which is created if it does not exist.
         ioctx: IOContext with the worker index for the names of the files; None for index 0.
-        max_file_size: Size in bytes after which a new file is begun.
-        compress_columns: Names of columns to pack, which requires lz4; None means "obs" and "new_obs" if installed.
+        max_file_size: Size in bytes after which a new file is started.
+        compress_columns: Names of columns to pack (requires lz4); None means "obs" and "new_obs" if lz4 is installed.
 
     Attributes:
         path, ioctx, max_file_size, compress_columns: The constructor arguments.
-        file_index: Number of files begun.
+        file_index: Number of files created.
         path_is_uri: Always False, because files are local.
 
     Raises:
@@ -74,7 +74,7 @@ class JsonWriter(OutputWriter):
             self._files = file, checksums_file(Path(file.name)).open("wb")
         lines, checksums = self._files
         try:
-            for file, data in ((checksums, checksum(line)), (lines, line)):  # checksum first: every line has one
+            for file, data in ((checksums, checksum(line)), (lines, line)):  # checksum first, so every line has one
                 file.write(data)
                 file.flush()
         except BaseException:
@@ -82,8 +82,8 @@ class JsonWriter(OutputWriter):
             raise
 
     def close(self) -> None:
-        """Close the files; a later `write()` begins new ones."""
-        files, self._files = self._files or (), None  # even if closing fails, as on a full disk
+        """Close the files; a later `write()` creates new ones."""
+        files, self._files = self._files or (), None  # even if closing fails, for example on a full disk
         for file in files:
             file.close()
 
@@ -100,7 +100,7 @@ class JsonWriter(OutputWriter):
 
 
 def make_output_writer(io_context: IOContext) -> OutputWriter:
-    """Make the writer for the option `output`.
+    """Create the writer for the option `output`.
 
     Raises:
         ConfigError: If `output` is invalid, or it is "logdir" and the worker has no `log_dir`.
@@ -116,6 +116,6 @@ def make_output_writer(io_context: IOContext) -> OutputWriter:
                           f"{given!r}")  # fmt: skip
     if given == "logdir":
         if io_context.log_dir is None:
-            raise ConfigError('output="logdir" needs a log_dir: RolloutWorker(..., log_dir=...)')
+            raise ConfigError('output="logdir" needs a directory; pass RolloutWorker(..., log_dir=...)')
         given = io_context.log_dir
     return JsonWriter(given, io_context, config.output_max_file_size, config.output_compress_columns)

@@ -35,7 +35,7 @@ def json_to_parquet(
     """Convert JSON files of the old RLlib API stack to a directory of Parquet files; see docs/offline.md.
 
     Args:
-        inputs: The `inputs` of `JsonReader`; lines without a batch are skipped with a warning.
+        inputs: As in `JsonReader`; lines without a batch are skipped with a warning.
         path: Directory for the files; see `fastmarl.offline.ParquetWriter`.
         options: Other arguments of `fastmarl.offline.ParquetWriter`.
 
@@ -44,7 +44,7 @@ def json_to_parquet(
 
     Raises:
         ConfigError: If the files do not exist, or an option of the writer is invalid.
-        OfflineError: If a batch does not have a column required for episodes, or the directory is not writable.
+        OfflineError: If a required column is missing from a batch, or the directory is not writable.
     """
     n_steps = 0
     with ParquetWriter(path, **options) as writer:
@@ -61,13 +61,13 @@ def episodes_of(batch: Any) -> list[MultiAgentEpisode]:
     Agent ids are the values of "agent_index", module ids are the policy ids.
 
     Raises:
-        OfflineError: If a column is missing or its number of rows differs from that of the others.
+        OfflineError: If a column is missing, or columns have different numbers of rows.
     """
     is_multi = isinstance(batch, MultiAgentBatch)
     batches = batch.policy_batches if is_multi else {DEFAULT_POLICY_ID: batch}
     chunks: dict[tuple[str, int], dict[Hashable, SingleAgentEpisode]] = {}
     for policy_id, columns in batches.items():
-        n_before: Counter[tuple[str, Hashable]] = Counter()  # of agent trajectories, each in a separate chunk
+        n_before: Counter[tuple[str, Hashable]] = Counter()  # earlier trajectories, each in a separate chunk
         for agent_episode in _agent_episodes(policy_id, dict(columns.items())):
             episode_id, agent_id = str(agent_episode.multi_agent_episode_id), agent_episode.agent_id
             chunk = chunks.setdefault((episode_id, n_before[episode_id, agent_id]), {})
@@ -77,7 +77,7 @@ def episodes_of(batch: Any) -> list[MultiAgentEpisode]:
 
 
 def _episode(episode_id: str, agents: dict[Hashable, SingleAgentEpisode]) -> MultiAgentEpisode:
-    """Make an episode. It is done if all agent trajectories are, because files do not contain env flags."""
+    """Build an episode, which is done if all agent trajectories are, because files do not contain env flags."""
     env_ts = [agent_episode.env_ts() for agent_episode in agents.values()]
     is_over = all(agent_episode.is_done for agent_episode in agents.values())
     is_terminated = is_over and all(agent_episode.is_terminated for agent_episode in agents.values())
@@ -94,12 +94,12 @@ def _episode(episode_id: str, agents: dict[Hashable, SingleAgentEpisode]) -> Mul
 def _agent_episodes(policy_id: str, columns: Mapping[str, Any]) -> Iterator[SingleAgentEpisode]:
     """Yield an agent episode for each trajectory in a policy batch."""
     if lacking := [name for name in NEEDED if name not in columns]:
-        raise OfflineError(f"a batch of policy {policy_id!r} lacks the columns {lacking}, without which it can't be "
-                           f"made into episodes")  # fmt: skip
+        raise OfflineError(f"a batch of policy {policy_id!r} has no columns {lacking}, which are required to build "
+                           f"episodes")  # fmt: skip
     n = len(columns[Columns.REWARDS])
     for name in (*NEEDED, Columns.TRUNCATEDS, Columns.INFOS):
         if name in columns and not _has_rows(name, columns[name], n):
-            raise OfflineError(f"the column {name!r} of policy {policy_id!r} has not one item for each of the {n} rows")
+            raise OfflineError(f"the column {name!r} of policy {policy_id!r} must have an entry for each of {n} rows")
     for rows in _trajectories(columns):
         yield _agent_episode(policy_id, columns, rows)
 
@@ -152,7 +152,7 @@ def _agent_episode(policy_id: str, columns: Mapping[str, Any], rows: slice) -> S
 def _with_final(obs: Any, next_obs: Any, rows: slice) -> Any:
     """Return the observations of these rows followed by the final one, cast to the dtype of `obs`.
 
-    The dtypes of the two columns differ if a file has packed only one of them.
+    The dtypes of the two columns differ if only one of them is packed in the file.
     """
     finals = iter([leaf[rows.stop - 1 : rows.stop] for _, leaf in flatten_struct(next_obs)])
     return map_struct(lambda leaf: np.concatenate([leaf[rows], next(finals).astype(leaf.dtype)]), obs)

@@ -88,7 +88,7 @@ class Policy:
     def postprocess_trajectory(
         self, sample_batch: Any, other_agent_batches: Mapping[Any, tuple] | None = None, episode: Any = None
     ) -> Any:
-        """Process the steps of an agent in an episode chunk; called before they are added to the batch.
+        """Postprocess the steps of an agent in an episode chunk before they are added to the batch.
 
         Args:
             sample_batch: SampleBatch of the steps, which may be changed in place. For a recurrent policy, it also has
@@ -104,15 +104,15 @@ class Policy:
     @abstractmethod
     def learn_on_batch(self, samples: Any) -> dict[str, Any]:
         """Update the module on the SampleBatch `samples` and return statistics under "learner_stats"."""
-        raise NotImplementedError(f"{type(self).__name__} needs a learn_on_batch(samples)")
+        raise NotImplementedError(f"{type(self).__name__} must implement learn_on_batch(samples)")
 
     def compute_gradients(self, postprocessed_batch: Any) -> tuple[Any, dict[str, Any]]:
         """Return (gradients, statistics) for the SampleBatch `postprocessed_batch` without updating the module."""
-        raise NotImplementedError(f"{type(self).__name__} needs a compute_gradients(batch)")
+        raise NotImplementedError(f"{type(self).__name__} must implement compute_gradients(batch)")
 
     def apply_gradients(self, gradients: Any) -> None:
         """Update the module with gradients from `compute_gradients()` of this or a similar policy."""
-        raise NotImplementedError(f"{type(self).__name__} needs an apply_gradients(gradients)")
+        raise NotImplementedError(f"{type(self).__name__} must implement apply_gradients(gradients)")
 
     def is_recurrent(self) -> bool:
         return self.module.is_stateful()
@@ -137,20 +137,20 @@ class Policy:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state returned by `get_state()`; entries other than the weights may be missing."""
         if "weights" not in state:
-            raise ConfigError(f'expected a state with "weights", got one with {list(state)}')
+            raise ConfigError(f'expected a state with the key "weights", got the keys {list(state)}')
         self.set_weights(state["weights"])
         self.global_timestep = state.get("global_timestep", self.global_timestep)
         self.num_grad_updates = state.get("num_grad_updates", self.num_grad_updates)
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> "Policy":
-        """Make a policy from the result of `get_state()`.
+        """Create a policy from a state returned by `get_state()`.
 
         Raises:
             ConfigError: If the state has no "policy_spec".
         """
         if state.get("policy_spec") is None:
-            raise ConfigError('expected a state with a "policy_spec"; restore others with policy.set_state(state)')
+            raise ConfigError('expected a state with a "policy_spec"; without one, use policy.set_state(state)')
         spec = as_policy_spec("policy_spec", state["policy_spec"])
         given = spec.module_spec()
         module = given.build() if isinstance(given, RLModuleSpec) else copied(given)
@@ -187,11 +187,11 @@ class Policy:
     def from_checkpoint(
         checkpoint: str | os.PathLike[str], policy_ids: Collection[str] | None = None
     ) -> "Policy | dict[str, Policy]":
-        """Make the policy written by `export_checkpoint()`. The file is unpickled, which may run arbitrary code.
+        """Load the policy written by `export_checkpoint()`. The file is unpickled, which may run arbitrary code.
 
         Args:
             checkpoint: The directory, or a directory with one subdirectory per policy, named by policy id.
-            policy_ids: Ids of the policies to make from subdirectories; None for all.
+            policy_ids: Ids of the policies to load from subdirectories; None for all.
 
         Raises:
             ConfigError: If there is no checkpoint.
@@ -202,8 +202,8 @@ class Policy:
         found = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{CHECKPOINT}"))}
         wanted = list(found) if policy_ids is None else list(policy_ids)
         if not wanted or (missing := [policy_id for policy_id in wanted if policy_id not in found]):
-            raise ConfigError(f"expected {CHECKPOINT} in {folder}, or in folders of policies in it; it has the "
-                              f"policies {list(found)}" + (f", not {missing}" if wanted else ""))  # fmt: skip
+            raise ConfigError(f"expected {CHECKPOINT} in {folder}, or in a folder per policy within it; found "
+                              f"the policies {list(found)}" + (f", not {missing}" if wanted else ""))  # fmt: skip
         return {policy_id: Policy.from_checkpoint(found[policy_id]) for policy_id in wanted}  # type: ignore[misc]
 
     def export_model(self, export_dir: str | os.PathLike[str], onnx: int | None = None) -> None:
@@ -213,12 +213,12 @@ class Policy:
             ConfigError: If `onnx` is given.
         """
         if onnx is not None:
-            raise ConfigError("fastmarl.Policy writes ONNX: see docs/deploy.md; onnx must be None here")
+            raise ConfigError("onnx must be None; to export ONNX, use fastmarl.Policy, see docs/deploy.md")
         folder = Path(export_dir)
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(self.module, folder / "model.pt")
 
-    # Members of the RLlib class that return the same for every policy here.
+    # Methods for compatibility with RLlib.
 
     def get_session(self) -> None:
         """Return None, because there is no TensorFlow session."""
@@ -233,7 +233,7 @@ class Policy:
         return {}
 
     def reset_connectors(self, env_id: Any) -> None:
-        """Do nothing for any `env_id`, because the runner resets its connectors with each episode."""
+        """Do nothing, because the runner resets its connectors with each episode; `env_id` is unused."""
 
     def maybe_remove_time_dimension(self, input_dict: Any) -> Any:
         """Return `input_dict` unchanged, because it has no time dimension."""
@@ -250,7 +250,7 @@ class Policy:
         return func(self, *args, **kwargs)
 
     def get_host(self) -> str:
-        """Return the name of the machine."""
+        """Return the host name of this machine."""
         return platform.node()
 
 
@@ -277,7 +277,7 @@ def space_struct(space: gym.Space | None) -> Any:
 
 
 def pickled(data: Any) -> bytes:
-    """Pickle `data`, using cloudpickle if installed, which also supports lambdas and classes of the main module."""
+    """Pickle `data`, with cloudpickle if installed, which also supports lambdas and classes of the main module."""
     try:
         import cloudpickle  # type: ignore[import-untyped]
     except ModuleNotFoundError:

@@ -19,9 +19,9 @@ ToTrain = Collection[str] | Callable[..., bool]
 
 
 class PolicyMap(dict[str, Policy]):
-    """Dict of policy id -> policy, in the order in which policies were added.
+    """Dict of policy id -> policy, in insertion order.
 
-    A removed policy continues to act in the episodes running at its removal.
+    A removed policy continues to act in the episodes that were running when it was removed.
 
     Args:
         policy_config: Options of all policies.
@@ -30,7 +30,7 @@ class PolicyMap(dict[str, Policy]):
         callbacks: Callbacks of the worker, which the policies call.
 
     Attributes:
-        capacity: Maximum number of policies in memory: always infinite.
+        capacity: Maximum number of policies in memory; always infinite.
         policy_states_are_swappable: Always False, because policies never reuse objects of other policies.
     """
 
@@ -66,15 +66,15 @@ class PolicyMap(dict[str, Policy]):
         super().__setitem__(policy_id, policy)
 
     def make(self, policy_id: str, spec: PolicySpec, module: RLModule) -> Policy:
-        """Make a policy from a spec, without adding it to the map.
+        """Create a policy from a spec, without adding it to the map.
 
         Raises:
             ConfigError: If the policy class is from RLlib.
         """
         policy_class = spec.policy_class or self._default_class
         if isinstance(policy_class, type) and is_of_rllib(policy_class):
-            raise ConfigError(f"policy {policy_id!r}: {policy_class.__name__} is RLlib's, and makes its own "
-                              "model; derive one from fastmarl.legacy.TorchPolicy")  # fmt: skip
+            raise ConfigError(f"policy {policy_id!r}: {policy_class.__name__} is an RLlib class, which builds "
+                              "its own model; derive a class from fastmarl.legacy.TorchPolicy")  # fmt: skip
         config = {**self._config, **(spec.config or {})}
         if "max_seq_len" in getattr(policy_class, "DEFAULTS", ()):
             config["max_seq_len"] = self._max_seq_len
@@ -93,7 +93,7 @@ class PolicyMap(dict[str, Policy]):
 
 
 class PolicyCallbacks:
-    """The worker callbacks that its policies call."""
+    """The callbacks of a worker, as called by its policies."""
 
     def __init__(self, callbacks: WorkerCallbacks):
         self._callbacks = callbacks
@@ -111,7 +111,7 @@ def learns_if(to_train: ToTrain) -> Callable[..., bool]:
     if callable(to_train):
         return to_train
     if isinstance(to_train, str) or not isinstance(to_train, Collection):
-        raise ConfigError(f"expected policy ids or a callable, got {to_train!r}")
+        raise ConfigError(f"expected a collection of policy ids or a callable, got {to_train!r}")
     return LearnsIfIn(to_train)
 
 
@@ -126,7 +126,7 @@ class LearnsIfIn:
 
 
 def for_runner(mapping_fn: MappingFn, worker: Any) -> MappingFn:
-    """Convert a mapping function, which may be for the old RLlib API stack and take the worker, for the runner.
+    """Adapt a mapping function to the runner; functions for the old RLlib API stack also take the worker.
 
     Raises:
         ConfigError: If the function accepts neither (agent_id, episode) nor (agent_id, episode, worker=worker).
@@ -136,9 +136,9 @@ def for_runner(mapping_fn: MappingFn, worker: Any) -> MappingFn:
     if reason := misfit(mapping_fn, "agent_id", None, worker=None):
         if not misfit(mapping_fn, "agent_id", None):
             return mapping_fn
-        raise ConfigError(f"policy_mapping_fn is called as f(agent_id, episode, worker=worker): {reason}")
+        raise ConfigError(f"policy_mapping_fn must accept (agent_id, episode, worker=worker): {reason}")
 
-    find = weakref.ref(worker)  # the runner of the worker references the function
+    find = weakref.ref(worker)  # weak, since the runner of the worker references the function
 
     def with_worker(agent_id: Hashable, episode: Any) -> str:
         return mapping_fn(agent_id, EpisodeV2(episode, find()), worker=find())

@@ -61,8 +61,8 @@ class PolicyModel:
             ModuleOutputError: If the module has no output "vf_preds".
         """
         if self._values is None:
-            raise ModuleOutputError(type(self.module).__name__, f"values are asked for, but there is no "
-                                    f"{Columns.VF_PREDS!r} among the outputs of the last forward pass; add it, or set "
+            raise ModuleOutputError(type(self.module).__name__, f"value_function() needs the output "
+                                    f"{Columns.VF_PREDS!r}, which the last forward pass did not return; add it, or set "
                                     f"use_critic=False and use_gae=False in policy_config")  # fmt: skip
         return self._values
 
@@ -72,7 +72,7 @@ class PolicyModel:
         return len(flatten_struct(self.module.get_initial_state()))
 
     def nested_state(self, leaves: list[Any]) -> Any:
-        """Nest the leaves of a recurrent state, given in order, like the state of the module.
+        """Nest the leaves of a recurrent state, in order, like the initial state of the module.
 
         Raises:
             ConfigError: If the number of leaves does not match the module state.
@@ -88,7 +88,7 @@ class PolicyModel:
         return [by_path[path] for path, _ in flatten_struct(self.module.get_initial_state())]
 
     def get_initial_state(self) -> list[Tensor]:
-        """Return the leaves of the state before the first step, [...] each."""
+        """Return the leaves of the initial state, [...] each."""
         return [torch.as_tensor(leaf) for _, leaf in flatten_struct(self.module.get_initial_state())]
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
@@ -101,7 +101,7 @@ class PolicyModel:
         self.module.eval()
 
     def metrics(self) -> dict[str, Any]:
-        """Return an empty dict of model statistics for `learn_on_batch()`, the default of RLlib models."""
+        """Return an empty dict of statistics for `learn_on_batch()`, like RLlib models by default."""
         return {}
 
     def is_time_major(self) -> bool:

@@ -42,7 +42,7 @@ class PolicySpec:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any] | tuple[Any, ...]) -> Self:
-        """Make a spec from `state`, a dict of its fields or a tuple from `get_state()`."""
+        """Create a spec from `state`, a dict of its fields or a tuple from `get_state()`."""
         return cls(**state) if isinstance(state, Mapping) else cls(*state)
 
     def serialize(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class PolicySpec:
 
     @classmethod
     def deserialize(cls, spec: Mapping[str, Any]) -> Self:
-        """Make a spec from the dict returned by `serialize()`."""
+        """Create a spec from the dict returned by `serialize()`."""
         return cls(**spec)
 
     def with_spaces(self, spaces: tuple[gym.Space, gym.Space] | None) -> "PolicySpec":
@@ -78,12 +78,12 @@ class PolicySpec:
             for name in ("observation_space", "action_space")
         )
         if observation_space is None or action_space is None:
-            raise ConfigError(f"there is no env that has the spaces of policy {policy_id!r}; give it "
+            raise ConfigError(f"there is no env to take the spaces of policy {policy_id!r} from; use "
                               f"PolicySpec(observation_space=..., action_space=...)")  # fmt: skip
         return observation_space, action_space
 
     def module_spec(self) -> Any:
-        """Return the policy module, or its spec with the spaces of this spec."""
+        """Return the policy module, or a module spec with the spaces of this spec."""
         given = {name: getattr(self, name) for name in ("observation_space", "action_space")}
         given = {name: space for name, space in given.items() if space is not None}
         if not given or isinstance(self.module, torch.nn.Module):
@@ -95,7 +95,7 @@ def as_policy_spec(policy_id: str, entry: Any) -> PolicySpec:
     """Return an entry of `policies` as a PolicySpec.
 
     Raises:
-        ConfigError: If it is neither a PolicySpec, nor a tuple of its fields, nor a module.
+        ConfigError: If the entry is none of `ACCEPTED`.
     """
     if isinstance(entry, PolicySpec):
         return entry
@@ -109,6 +109,6 @@ def as_policy_spec(policy_id: str, entry: Any) -> PolicySpec:
         return PolicySpec(module=entry)
     hint = ""
     if isinstance(entry, type):
-        hint = f"; give an instance, {entry.__name__}(...)" if issubclass(entry, torch.nn.Module) else (
-            f"; give PolicySpec(policy_class={entry.__name__})")  # fmt: skip
+        hint = f"; pass an instance, {entry.__name__}(...)" if issubclass(entry, torch.nn.Module) else (
+            f"; use PolicySpec(policy_class={entry.__name__})")  # fmt: skip
     raise ConfigError(f"policies[{policy_id!r}] must be {ACCEPTED}, got {entry!r:.200}{hint}")

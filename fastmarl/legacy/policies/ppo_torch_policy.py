@@ -36,7 +36,7 @@ def add_advantages(
     Args:
         columns: "rewards" [n] and, with `use_critic`, "vf_preds" [n] of s concatenated trajectories.
         length_S: int64 [s], the lengths of the trajectories.
-        last_value_S: float64 [s], the value after the last step of each trajectory, or 0 where it terminated.
+        last_value_S: float64 [s], the value after the last step of each trajectory, or 0 if it terminated.
         config: "gamma", "lambda", "use_gae" and "use_critic". As in RLlib, advantages without GAE are discounted
             returns, minus the values if there is a critic.
 
@@ -44,7 +44,7 @@ def add_advantages(
         BatchError: If GAE is used without a critic, or values are missing.
     """
     if config["use_gae"] and not config["use_critic"]:
-        raise BatchError("use_gae=True needs values, but use_critic=False; set both or none in policy_config")
+        raise BatchError("use_gae=True needs values; set use_critic=True, or use_gae=False, in policy_config")
     rewards = columns[Columns.REWARDS]
     values = _values(columns) if config["use_critic"] else np.zeros(len(rewards))
     is_gae, gamma = config["use_gae"], float(config["gamma"])
@@ -83,8 +83,8 @@ class PPOTorchPolicy(TorchPolicy):
     """A policy with the loss and advantages of PPO. Options and defaults are the same as in RLlib.
 
     Only `update_kl()` changes the KL coefficient; the RLlib algorithm calls it after each iteration.
-    `lr_schedule` and `entropy_coeff_schedule` are lists of [timestep, value], with interpolation in between. The
-    timestep is initially 0 and is set by `set_global_vars()`.
+    `lr_schedule` and `entropy_coeff_schedule` are lists of [timestep, value] pairs, linearly interpolated. The timestep
+    is initially 0 and is set by `worker.set_global_vars()`.
 
     Args:
         module: The module that acts and learns.
@@ -121,7 +121,7 @@ class PPOTorchPolicy(TorchPolicy):
     def postprocess_trajectory(
         self, sample_batch: Any, other_agent_batches: Mapping[Any, tuple] | None = None, episode: Any = None
     ) -> Any:
-        """Add the columns of `add_advantages()` to a trajectory."""
+        """Add "advantages", "value_targets" and, with a critic, "values_bootstrapped" to a trajectory."""
         last = slice(len(sample_batch) - 1, len(sample_batch))
         states = [sample_batch[f"state_out_{i}"][last] for i in range(self.num_state_tensors())]
         next_obs = map_struct(lambda leaf: leaf[last], sample_batch[Columns.NEXT_OBS])
@@ -144,7 +144,7 @@ class PPOTorchPolicy(TorchPolicy):
         add_advantages(columns, length_S, self.last_values(final_obs, final_states, ended_S), self.config)
 
     def last_values(self, obs: Any, states: list[np.ndarray], ended_S: np.ndarray) -> np.ndarray:
-        """Return the values of final observations, float64 [s], with 0 where `ended_S`, and all 0 without a critic.
+        """Return the values of final observations, float64 [s]: 0 for terminated trajectories or without a critic.
 
         Args:
             obs: Observations [s, ...].
@@ -171,7 +171,7 @@ class PPOTorchPolicy(TorchPolicy):
     # The loss.
 
     def loss(self, model: PolicyModel, dist_class: Callable[..., Distribution], train_batch: Any) -> Tensor:
-        """Return the PPO loss, composed of clipped surrogate, value error, entropy and KL divergence."""
+        """Return the PPO loss: clipped surrogate loss, value error, entropy bonus and KL penalty."""
         config = self.config
         logits, state = model(train_batch)
         now, before = dist_class(logits, model), dist_class(train_batch[Columns.ACTION_DIST_INPUTS], model)
@@ -200,7 +200,7 @@ class PPOTorchPolicy(TorchPolicy):
         config = self.config
         is_without_term = (config["use_kl_loss"] and not self.kl_coeff) or (
             config["use_critic"] and not config["vf_loss_coeff"]
-        )  # compiled code also leaves out its statistics
+        )  # compiled code would also omit its statistics
         if not self._has_own_loss() or self.is_recurrent() or is_without_term:
             return super()._compute_gradients(batch)
         train_batch = self._tensors(batch)
@@ -250,7 +250,7 @@ class PPOTorchPolicy(TorchPolicy):
     def _explained_variance(self, share: float, train_batch: Any) -> float:
         """Convert `share`, from compiled code with a different minimum variance, to the explained variance of RLlib."""
         targets = train_batch[Columns.VALUE_TARGETS]
-        if self.config["use_critic"] and share <= -1.0:  # it may have been smaller
+        if self.config["use_critic"] and share <= -1.0:  # may have been clipped
             return float(explained_variance(targets, torch.as_tensor(self.values(train_batch[Columns.OBS], []))))
         variance = float(targets.double().var()) if len(targets) > 1 else math.nan
         return 1.0 - (1.0 - share) * variance / (variance + LEAST_VARIANCE)
@@ -265,7 +265,7 @@ class PPOTorchPolicy(TorchPolicy):
         return {**super().stats_fn(train_batch), **now}
 
     def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
-        """Set the counters from `global_vars`, and `cur_lr` and `entropy_coeff` as scheduled for its "timestep"."""
+        """Set the counters from `global_vars`, and `cur_lr` and `entropy_coeff` to their schedules at "timestep"."""
         super().on_global_var_update(global_vars)
         self._follow_schedules(global_vars["timestep"])
         if self.config["lr_schedule"] is not None:
@@ -276,7 +276,7 @@ class PPOTorchPolicy(TorchPolicy):
         config = self.config
         self.cur_lr: float = _scheduled("lr", config["lr"], config["lr_schedule"], timestep)
         entropy_coeff, of_entropy = config["entropy_coeff"], config["entropy_coeff_schedule"]
-        if of_entropy is not None and not isinstance(of_entropy, Sequence):  # the timestep at which it is 0
+        if of_entropy is not None and not isinstance(of_entropy, Sequence):  # timestep at which it reaches 0
             of_entropy = [[0, entropy_coeff], [of_entropy, 0.0]]
         self.entropy_coeff: float = _scheduled("entropy_coeff", entropy_coeff, of_entropy, timestep)
 
@@ -318,8 +318,8 @@ def _scheduled(name: str, constant: float, schedule: Any, timestep: int) -> floa
     Args:
         name: Name of the option.
         constant: The value if there is no schedule.
-        schedule: [timestep, value] pairs in timestep order, with interpolation in between, or None. Outside their
-            range, the last value is used, as in RLlib.
+        schedule: [timestep, value] pairs in timestep order, linearly interpolated, or None. Outside their range, the
+            last value is used, as in RLlib.
         timestep: Number of env steps.
 
     Raises:
@@ -328,7 +328,7 @@ def _scheduled(name: str, constant: float, schedule: Any, timestep: int) -> floa
     if schedule is None:
         return constant
     if not _is_schedule(schedule):
-        raise ConfigError(f"{name}_schedule must be a list of [timestep, value] with ascending timesteps, got "
+        raise ConfigError(f"{name}_schedule must be a list of [timestep, value] pairs with ascending timesteps, got "
                           f"{schedule!r:.200}")  # fmt: skip
     points = [(int(t), float(value)) for t, value in schedule]
     for (t, value), (next_t, next_value) in pairwise(points):

@@ -22,7 +22,7 @@ def standardized(values: np.ndarray) -> np.ndarray:
 def minibatches(samples: Any, sgd_minibatch_size: int) -> Iterator[Any]:
     """Yield minibatches of a SampleBatch in random order.
 
-    Steps are shuffled, except that sequences of recurrent policies remain complete and in order.
+    Steps are shuffled, but sequences of recurrent policies remain complete and, within a minibatch, in order.
 
     Args:
         sgd_minibatch_size: Number of steps in each minibatch, except possibly one; 0 for the entire batch.
@@ -40,7 +40,7 @@ def minibatches(samples: Any, sgd_minibatch_size: int) -> Iterator[Any]:
 
 
 def _of_complete_sequences(samples: Any, most_steps: int) -> Iterator[Any]:
-    """Yield minibatches of as many sequences as have at most `most_steps` steps in total, but at least one."""
+    """Yield minibatches of complete sequences with at most `most_steps` steps, unless a single sequence is longer."""
     ends = np.cumsum(samples[Columns.SEQ_LENS])
     first = begin = 0
     while first < len(ends):
@@ -61,7 +61,7 @@ def do_minibatch_sgd(
     """Learn from a batch in several epochs.
 
     Args:
-        samples: SampleBatch or MultiAgentBatch, in which the columns `standardize_fields` are replaced.
+        samples: SampleBatch or MultiAgentBatch, whose columns `standardize_fields` are replaced with standardised ones.
         learn_on_batch: Function (policy id, minibatch) -> result of `learn_on_batch()` of the policy, or None if it is
             not trained.
 
@@ -77,7 +77,7 @@ def do_minibatch_sgd(
         longest = policy.config.get("max_seq_len", 0) if policy.is_recurrent() else 0
         if 0 < sgd_minibatch_size < longest:
             raise BatchError(f"sgd_minibatch_size={sgd_minibatch_size} is less than max_seq_len={longest} of policy "
-                             f"{policy_id!r}; take at least as many steps")  # fmt: skip
+                             f"{policy_id!r}; increase it")  # fmt: skip
         for field in standardize_fields:
             batch[field] = standardized(batch[field])
         results = []
@@ -106,8 +106,8 @@ def _means(results: Sequence[Any], path: tuple[Any, ...] = ()) -> Any:
     try:
         values = np.asarray(results, np.float64)
     except (TypeError, ValueError) as error:
-        raise BatchError(f"results of minibatches are averaged, but {'/'.join(map(str, path))} is {first!r:.99}; it "
-                         f"must be a number") from error  # fmt: skip
+        raise BatchError(f"results of minibatches are averaged, so {'/'.join(map(str, path))} must be a number, got "
+                         f"{first!r:.99}") from error  # fmt: skip
     if np.isnan(values).all():
         return math.nan
     name = path[-1] if path and isinstance(path[-1], str) else ""

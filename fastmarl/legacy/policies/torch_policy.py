@@ -37,7 +37,7 @@ class TorchPolicy(Policy):
         config: Options that differ from `DEFAULTS`.
 
     Attributes:
-        model: The module with the interface of the old RLlib API stack, for `loss()`.
+        model: The module, wrapped in the model interface of the old RLlib API stack, for `loss()`.
         dist_class: `dist_class(logits, model)` returns the action distribution.
         distributed_world_size: Number of processes that average gradients, or None without averaging.
     """
@@ -63,10 +63,10 @@ class TorchPolicy(Policy):
             train_batch: SampleBatch of tensors [n, ...] on the module device. For a recurrent policy, the n = B * T
                 rows are B zero-padded sequences, with "seq_lens" [B] and "state_in_0" and so on, [B, ...].
         """
-        raise NotImplementedError(f"{type(self).__name__} needs a loss(model, dist_class, train_batch)")
+        raise NotImplementedError(f"{type(self).__name__} must implement loss(model, dist_class, train_batch)")
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Make the optimizer, by default Adam with the learning rate `lr`; called once."""
+        """Create the optimizer, by default Adam with learning rate `lr`; called once."""
         return torch.optim.Adam(self.module.parameters(), lr=self.config["lr"])
 
     def extra_grad_process(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> dict[str, Any]:
@@ -96,15 +96,15 @@ class TorchPolicy(Policy):
         return next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
 
     def learn_on_batch(self, samples: Any) -> dict[str, Any]:
-        """Take an optimizer step.
+        """Take an optimizer step on a batch.
 
         Args:
             samples: SampleBatch of this policy.
 
         Returns:
             Dict of "learner_stats", "model" (results of `model.metrics()`), "custom_metrics" (from callbacks), and
-            counts with the names used in RLlib. "learner_stats" has "allreduce_latency" (seconds spent on averaging
-            gradients over a process group), "grad_gnorm", and the results of `stats_fn()`.
+            counts named as in RLlib. "learner_stats" contains "allreduce_latency" (seconds spent averaging gradients
+            over a process group), "grad_gnorm", and the results of `stats_fn()`.
         """
         custom_metrics: dict[str, Any] = {}
         self.callbacks.on_learn_on_batch(policy=self, train_batch=samples, result=custom_metrics)
@@ -129,13 +129,13 @@ class TorchPolicy(Policy):
         return int(self._loaded[buffer_index].count) if buffer_index in self._loaded else 0
 
     def learn_on_loaded_batch(self, offset: int = 0, buffer_index: int = 0) -> dict[str, Any]:
-        """Call `learn_on_batch()` with `minibatch_size` steps, from `offset` on, of the batch in buffer `buffer_index`.
+        """Learn from `minibatch_size` steps, starting at `offset`, of the batch in buffer `buffer_index`.
 
         Raises:
             BatchError: If no batch was loaded into the buffer.
         """
         if buffer_index not in self._loaded:
-            raise BatchError(f"no batch is loaded into buffer {buffer_index}; call load_batch_into_buffer() before")
+            raise BatchError(f"no batch is loaded into buffer {buffer_index}; call load_batch_into_buffer() first")
         batch, size = self._loaded[buffer_index], self.config["minibatch_size"]
         return self.learn_on_batch(batch if size >= batch.count else batch[offset : offset + size])
 
@@ -160,7 +160,7 @@ class TorchPolicy(Policy):
         """
         parameters = list(self.module.parameters())
         if len(gradients) != len(parameters):
-            raise BatchError(f"expected {len(parameters)} gradients, one for each parameter, got {len(gradients)}")
+            raise BatchError(f"expected {len(parameters)} gradients, one per parameter, got {len(gradients)}")
         tensors = [None if gradient is None else torch.as_tensor(gradient) for gradient in gradients]
         for index, (parameter, tensor) in enumerate(zip(parameters, tensors, strict=True)):
             if tensor is not None and tensor.shape != parameter.shape:
@@ -225,7 +225,7 @@ class TorchPolicy(Policy):
         """Compute actions for preprocessed observations.
 
         `prev_action_batch`, `prev_reward_batch`, `info_batch`, `episodes` and `timestep` are unused, because modules do
-        not take them.
+        not accept them.
 
         Args:
             obs_batch: Observations [n, ...], nested like the observation space of the module.
@@ -303,7 +303,7 @@ class TorchPolicy(Policy):
         timestep: int | None = None,
         **kwargs: Any,
     ) -> tuple:
-        """Compute the action for a single observation, like `compute_actions()` without the axis n.
+        """Compute the action for a single observation, like `compute_actions()` without the batch axis.
 
         `prev_action`, `prev_reward`, `info`, `episode` and `timestep` are unused.
 
@@ -338,8 +338,8 @@ class TorchPolicy(Policy):
 
         Args:
             actions: Actions in the form used by the module distribution.
-            obs_batch: See `compute_actions()`.
-            state_batches: See `compute_actions()`.
+            obs_batch: As in `compute_actions()`.
+            state_batches: As in `compute_actions()`.
         """
         columns = {Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)}
         if self.is_recurrent():

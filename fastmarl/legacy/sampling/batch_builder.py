@@ -66,7 +66,7 @@ class PolicyColumns:
         outputs = trajectories.wanted_outputs(None)
         if Recorded.ACTION_MASK in outputs:
             raise BatchError(f"{type(module._net()).__name__} has an output {Columns.ACTION_MASK!r}, the name of the "
-                             f"action masks in a SampleBatch; give the output another name")  # fmt: skip
+                             f"column of action masks in a SampleBatch; rename the output")  # fmt: skip
         columns = trajectories.read_all([*RECORDED, *(name for name in outputs if isinstance(name, str))], steps)
         columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float32)
         columns |= trajectories.end_flags()
@@ -81,7 +81,7 @@ class PolicyColumns:
         self.columns: dict[str, Any] = columns
 
     def _ts(self, steps: np.ndarray) -> np.ndarray:
-        """Return the env step in which each step was made, the one before its next observation, int64 [n]."""
+        """Return "t" of each step, int64 [n]: the env step before its next observation."""
         trajectories = self._trajectories
         arrived = trajectories.env_ts(steps)
         following = np.empty_like(arrived)
@@ -155,7 +155,7 @@ class BatchBuilder:
         self._n_unrolls = 0
 
     def build(self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay]) -> Any:
-        """Build a batch of all steps. Trajectories are ordered by chunk, and in a chunk by appearance of the agent.
+        """Build a batch of all steps. Trajectories are ordered by chunk, and within a chunk by appearance of the agent.
 
         Agents whose last info in a chunk contains "training_enabled": False are left out. The columns of a policy are:
 
@@ -272,7 +272,7 @@ def _is_in_training(agent_episode: SingleAgentEpisode) -> bool:
     try:
         return bool(flag)
     except ValueError as error:
-        raise BatchError(f"the info of agent {agent_episode.agent_id!r} has training_enabled={flag!r:.99}; it must be "
+        raise BatchError(f"the info of agent {agent_episode.agent_id!r} has training_enabled={flag!r:.99}; expected "
                          f"True or False") from error  # fmt: skip
 
 

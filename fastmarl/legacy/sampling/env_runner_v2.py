@@ -1,4 +1,4 @@
-"""The sampler of a worker, which makes batches and metrics from the episodes of a runner."""
+"""The sampler of a worker, which builds batches and metrics from the episodes of a runner."""
 
 import weakref
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from fastmarl.runner.metrics.nested import leaves_of
 from fastmarl.runner.runner import MultiAgentEnvRunner
 
 PERF_STATS = ("mean_raw_obs_processing_ms", "mean_inference_ms", "mean_action_processing_ms", "mean_env_wait_ms")
-LEAST_SHARE = 8  # while waiting for episodes to end, each call samples 1 / LEAST_SHARE of a batch or more
+LEAST_SHARE = 8  # while waiting for episodes to finish, each call samples at least 1 / LEAST_SHARE of a batch
 
 
 class _Building:
@@ -27,11 +27,11 @@ class _Building:
 
 @public("fastmarl.legacy")
 class EnvRunnerV2(InputReader):
-    """Makes batches from the episodes that a runner samples.
+    """Builds batches from the episodes sampled by a runner.
 
-    With `batch_mode="truncate_episodes"`, a batch has `rollout_fragment_length` steps (env or agent steps, see
+    With `batch_mode="truncate_episodes"`, a batch contains `rollout_fragment_length` steps (env or agent steps, see
     `count_steps_by`) of each env; running episodes are cut and continue in the next batch. With "complete_episodes", a
-    batch has complete episodes.
+    batch contains complete episodes.
 
     Args:
         runner: Runner that samples the episodes; its `sample()` must not be called elsewhere.
@@ -62,7 +62,7 @@ class EnvRunnerV2(InputReader):
         self._builder = BatchBuilder(policies, max_seq_len, callbacks)
         self._episodes: dict[str, EpisodeUnderWay] = {}  # keyed by id: running, or with chunks for a batch
         self._sampled: list[MultiAgentEpisode] = []  # chunks to be added to _episodes
-        self._metrics: list[RolloutMetrics] = []  # of episodes finished since the last batch
+        self._metrics: list[RolloutMetrics] = []  # for episodes finished since the last batch
         self._logged: dict[str, Any] = {}  # values logged by callbacks since episodes were last reported
         self.unreturned: list[Any] = []
         self._passed: list[RolloutMetrics] = []  # metrics skipped by `next()`
@@ -118,7 +118,7 @@ class EnvRunnerV2(InputReader):
         return self._runner.running_episodes | {id_ for id_, episode in self._episodes.items() if episode.chunks}
 
     def under_way(self, episode_id: str) -> EpisodeUnderWay | None:
-        """Return the episode `episode_id` as of the last runner call, or None if it has begun since."""
+        """Return the episode `episode_id` as of the last runner call, or None if it has started since."""
         return self._episodes.get(episode_id)
 
     def _n_pending(self) -> int:
@@ -158,7 +158,7 @@ class EnvRunnerV2(InputReader):
         for chunk in self._sampled:
             before = episodes.get(chunk.id_) or EpisodeUnderWay.of(chunk.id_)
             if not before.chunks:
-                episodes.pop(chunk.id_, None)  # in a batch, episodes are in order of their first chunks
+                episodes.pop(chunk.id_, None)  # batches contain episodes in order of their first chunks
             episodes[chunk.id_] = after = before.with_chunk(chunk, only_complete=self._wants_complete)
             if chunk.is_done and after.env_t is not None:
                 metrics.append(after.metrics(chunk))

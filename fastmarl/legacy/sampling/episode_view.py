@@ -6,7 +6,7 @@ from typing import Any
 from fastmarl.core.objects.public import public
 from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay
 
-ONLY_AGENT = "agent0"  # of single-agent episodes of RLlib
+ONLY_AGENT = "agent0"  # agent id in single-agent episodes of RLlib
 
 
 class _Flag(int):
@@ -33,7 +33,7 @@ class _Flag(int):
 
 @public("fastmarl.legacy")
 class EpisodeV2:
-    """Episode for callbacks and mapping functions, with the RLlib `EpisodeV2` interface to a chunk of an episode.
+    """View of an episode chunk with the RLlib `EpisodeV2` interface, for callbacks and mapping functions.
 
     Sums and counts cover the entire episode. All other attributes are delegated to the chunk.
 
@@ -52,7 +52,7 @@ class EpisodeV2:
         self.episode, self.worker, self.env_id = episode, worker, env_id
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("episode", "__setstate__", "__deepcopy__"):  # not made yet, as in a copy
+        if name in ("episode", "__setstate__", "__deepcopy__"):  # not set yet, for example in a copy
             raise AttributeError(name)
         return getattr(self.episode, name)
 
@@ -73,7 +73,7 @@ class EpisodeV2:
         return known or EpisodeUnderWay.of(self.episode.id_)
 
     def _complete(self) -> EpisodeUnderWay:
-        """Return the episode up to now. While a batch is built, it already includes the chunk."""
+        """Return the episode up to now; while a batch is built, `_before` already includes the chunk."""
         before, chunk = self._before, self.episode
         if before.env_t is not None and before.env_t >= chunk.env_t > 0:
             return before
@@ -103,7 +103,7 @@ class EpisodeV2:
         """Mapping function of the worker."""
         return self.worker.policy_mapping_fn
 
-    # Data of callbacks.
+    # Callback data.
 
     def _data(self, name: str) -> dict[Any, Any]:
         found: dict[Any, Any] = self.episode.custom_data.setdefault(name, {})
@@ -200,17 +200,17 @@ class EpisodeV2:
 
     @property
     def is_done(self) -> _Flag:
-        """Flag of the episode, which can be called with an agent id for the flag of that agent."""
+        """True if the episode is done; call it with an agent id for the flag of that agent."""
         return _Flag.of(self.episode, "is_done")
 
     @property
     def is_terminated(self) -> _Flag:
-        """Flag like `is_done`, but only for termination."""
+        """Like `is_done`, but only for termination."""
         return _Flag.of(self.episode, "is_terminated")
 
     @property
     def is_truncated(self) -> _Flag:
-        """Flag like `is_done`, but only for truncation."""
+        """Like `is_done`, but only for truncation."""
         return _Flag.of(self.episode, "is_truncated")
 
 

@@ -48,7 +48,7 @@ class RolloutMetrics(NamedTuple):
 class EpisodeUnderWay:
     """An episode that is running or has chunks waiting for a batch.
 
-    Objects are immutable, so an interrupt cannot leave them half changed.
+    Objects are immutable, so an interrupt cannot leave them half-updated.
 
     Attributes:
         number: "eps_id" of the episode in batches, an int below 2**56.
@@ -68,7 +68,7 @@ class EpisodeUnderWay:
 
     @classmethod
     def of(cls, episode_id: str) -> Self:
-        """Make an episode without chunks."""
+        """Create an episode without chunks."""
         return cls(int.from_bytes(blake2b(episode_id.encode(), digest_size=7).digest(), "big"))
 
     def with_chunk(self, chunk: MultiAgentEpisode, *, only_complete: bool) -> Self:

@@ -31,7 +31,7 @@ ALL_ARGUMENTS = {
 
 
 class WorkerCallbacks:
-    """Callbacks of a worker. They only have a weak reference to the worker, because it references them.
+    """Callbacks of a worker, which they reference only weakly to avoid a reference cycle.
 
     Args:
         worker: The RolloutWorker.
@@ -39,7 +39,7 @@ class WorkerCallbacks:
 
     Attributes:
         worker: Function that returns the worker.
-        given: The object of `callbacks_class`, or a tuple of objects if it lists several classes.
+        given: The instance of `callbacks_class`, or a tuple of instances if it lists several classes.
     """
 
     def __init__(self, worker: Any, config: Any):
@@ -72,7 +72,7 @@ class WorkerCallbacks:
             listener(**arguments)
 
     def of_runner(self) -> dict[str, Listener]:
-        """Return event name -> function that the runner of the worker calls."""
+        """Return event name -> function for the runner of the worker to call."""
         wanted = [event for event in OF_RUNNER if self.has(event)]
         if self.has("on_sub_environment_created"):
             wanted.append("on_environment_created")

@@ -23,7 +23,7 @@ from fastmarl.report.tables import Table
 from fastmarl.runner.runner import MultiAgentEnvRunner
 
 METHODS = ("t", "bootstrap")
-MOST_ENVS = 16  # default number of environments
+MOST_ENVS = 16  # maximum number of environments by default
 COLUMNS = {"who": ("", ""), "episodes": ("episodes", ",d"), "mean": ("mean return", ",.4g"),
            "error": ("standard error", ".3g")}  # fmt: skip
 
@@ -178,7 +178,7 @@ def evaluate(
             copied, and are moved to the device given by the option `device`.
         env: Environment for policies and modules, as in `EnvRunnerConfig(env=...)`. They play in a temporary runner.
         episodes: Number of episodes; at least 1.
-        seeds: Reset seeds, one per episode. Equal seeds give equal resets.
+        seeds: Reset seeds, one per episode. Equal seeds lead to equal resets.
         explore: True to sample actions, False for the most likely actions.
         options: Other options of `EnvRunnerConfig` for policies and modules, such as `policy_mapping_fn`, which is
             required for several modules, or `num_envs_per_env_runner` (by default at most 16). Connectors created by an
@@ -192,7 +192,7 @@ def evaluate(
         Exception: Any error of `MultiAgentEnvRunner.evaluate()`.
     """
     if not is_integer(episodes) or episodes < 1:
-        raise ConfigError(f"episodes must be an integer of at least 1, got {episodes!r}")
+        raise ConfigError(f"episodes must be an integer >= 1, got {episodes!r}")
     with _runner_for(players, env, options, min(episodes, MOST_ENVS)) as runner:
         chunks = runner.evaluate(int(episodes), seeds=seeds, explore=explore)
     ids = list(dict.fromkeys(chunk.id_ for chunk in chunks))[-episodes:]  # earlier episodes come from a failed call
@@ -202,17 +202,17 @@ def evaluate(
 def _runner_for(
     players: Any, env: Any, options: Mapping[str, Any], num_envs: int
 ) -> AbstractContextManager[MultiAgentEnvRunner]:
-    """Return a context with the given runner, which remains open, or with a new one that stops at the end.
+    """Return a context with the given runner, which remains open, or with a new one that is stopped on exit.
 
     Raises:
         ConfigError: If the arguments contradict each other.
     """
     if isinstance(players, MultiAgentEnvRunner):
         if given := [*(["env"] if env is not None else []), *options]:
-            raise ConfigError(f"a runner has its own config; leave out {', '.join(given)}")
+            raise ConfigError(f"a runner already has a config; leave out {', '.join(given)}")
         return nullcontext(players)
     if env is None:
-        raise ConfigError("policies and modules need an env to play in, as EnvRunnerConfig(env=...) takes it")
+        raise ConfigError("policies and modules need an env to play in; pass env=, as in EnvRunnerConfig(env=...)")
     by_id = roles_by_id(players)
     defaults: dict[str, Any] = {"num_envs_per_env_runner": num_envs}
     if isinstance(players, Policy) and len(by_id) > 1:

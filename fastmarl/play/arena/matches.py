@@ -19,7 +19,7 @@ from fastmarl.play.arena.ratings import check_prior
 from fastmarl.play.arena.standings import Tournament
 from fastmarl.runner.runner import MultiAgentEnvRunner
 
-MOST_ENVS = 128  # default number of environments
+MOST_ENVS = 128  # maximum number of environments by default
 GAMES_OF_ENV = 16  # per call of sample(), whose rows are all kept in memory
 GAME = "fastmarl.tournament"  # key in the custom data of episodes
 FIXED = {
@@ -53,7 +53,7 @@ def tournament(
     Args:
         players: Name -> player. A player is a module for both sides (a torch.nn.Module or RLModuleSpec); a dict of side
             -> module if the sides need different modules; or a Policy or MultiAgentEnvRunner, whose current modules and
-            connectors are copied. Modules given directly are not copied, and are moved to the device given by the
+            connectors are copied. Modules passed directly are not copied, and are moved to the device given by the
             option `device`.
         env: Environment as in `EnvRunnerConfig(env=...)`; its episodes must end (see `time_limited`).
         episodes: Number of games per pair: even and at least 2. Run time grows with episodes * P (P - 1) / 2.
@@ -61,7 +61,7 @@ def tournament(
             The side that occurs first is the first side. None means that there are two agents, each forming a side.
         explore: True to sample actions. False for the most likely actions; in a deterministic environment, all games of
             a pair on the same sides are then identical.
-        seed: Seed of the environments and of sampled actions. Equal seeds give equal games, unless a module samples
+        seed: Seed of the environments and of sampled actions. Equal seeds lead to equal games, unless a module samples
             random numbers itself. With None, games differ each time.
         prior: Prior of the ratings; see `bradley_terry`.
         on_progress: Function called periodically with the number of games played since its last call.
@@ -117,15 +117,15 @@ class Dealer:
         try:
             found = tuple(dict.fromkeys(sides.values()))
         except TypeError:
-            raise ConfigError(f"a side must be hashable, such as a string, got {shown(dict(sides))} as sides") from None
+            raise ConfigError(f"values of sides must be hashable, such as strings, got {shown(dict(sides))}") from None
         if len(found) != 2:
-            raise ConfigError(f"a tournament needs two sides, got {len(found)}: {list(found)!r:.200}; give `sides`, "
+            raise ConfigError(f"a tournament needs two sides, got {len(found)}: {list(found)!r:.200}; pass `sides`, "
                               "agent id -> one of two sides")  # fmt: skip
         self.sides = (found[0], found[1])
         self.side_of = {agent: found.index(side) for agent, side in sides.items()}
         for seat in seats:
             if BOTH not in seat and seat.keys() != set(found):
-                raise ConfigError(f"a player of several modules needs one for each of the sides {list(found)}, got "
+                raise ConfigError(f"a player with several modules needs one for each of the sides {list(found)}, got "
                                   f"{list(seat)}")  # fmt: skip
             self._module_ids.append([seat[side if side in seat else BOTH][0] for side in found])
 
@@ -136,10 +136,10 @@ class Dealer:
             ConfigError: If it is called without an episode, or for an agent without a side.
         """
         if episode is None:
-            raise ConfigError("where agents have different spaces, the modules must have an observation_space and an "
-                              "action_space, as an RLModule or in its RLModuleSpec")  # fmt: skip
+            raise ConfigError("if agents have different spaces, each module must have an observation_space and an "
+                              "action_space: use an RLModule, or set them in an RLModuleSpec")  # fmt: skip
         if agent_id not in self.side_of:
-            raise ConfigError(f"agent {agent_id!r} is on no side; `sides` has {list(self.side_of)}")
+            raise ConfigError(f"agent {agent_id!r} has no side; `sides` contains only {list(self.side_of)}")
         side = self.side_of[agent_id]
         return self._module_ids[self.games[self.game_of(episode), side]][side]
 
@@ -155,13 +155,13 @@ class Dealer:
 def _check(episodes: Any, sides: Any, prior: float, options: Mapping[str, Any]) -> None:
     """Raise ConfigError if an argument is invalid."""
     if not is_integer(episodes) or episodes < 2 or episodes % 2:
-        raise ConfigError(f"episodes must be an even number of at least 2, half on either side, got {episodes!r}")
+        raise ConfigError(f"episodes must be an even integer >= 2, half of them on each side, got {episodes!r}")
     if not (sides is None or isinstance(sides, Mapping) or callable(sides)):
         raise ConfigError(f"sides must be a dict, agent id -> side, or a function, got {shown(sides)}")
     check_prior(prior)
     if fixed := sorted(FIXED & options.keys()):
-        raise ConfigError(f"a tournament sets {', '.join(fixed)} itself (connectors come with players that are "
-                          "runners); leave that out")  # fmt: skip
+        raise ConfigError(f"a tournament sets {', '.join(fixed)} itself (connectors come from players that are "
+                          "runners); leave these out")  # fmt: skip
 
 
 def _seats(players: Mapping[str, Any]) -> list[Seat]:
@@ -172,9 +172,9 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
             id.
     """
     if not isinstance(players, Mapping) or len(players) < 2:
-        raise ConfigError(f"a tournament needs a dict of at least two players by name, got {shown(players)}")
+        raise ConfigError(f"a tournament needs a dict, name -> player, of at least two players, got {shown(players)}")
     if wrong := [name for name in players if not isinstance(name, str)]:
-        raise ConfigError(f"names of players must be strings, got {wrong!r:.200}")
+        raise ConfigError(f"player names must be strings, got {wrong!r:.200}")
     seats: list[Seat] = []
     for name, player in players.items():
         roles = roles_of(player)
@@ -184,7 +184,7 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
             seats.append({side: (f"{name}/{side}", role) for side, role in roles.items()})
     ids = [id_ for seat in seats for id_, _ in seat.values()]
     if len(set(ids)) < len(ids):
-        raise ConfigError(f"names of players and their sides must be different, got the module ids {ids!r:.200}")
+        raise ConfigError(f"names of players and their sides must be unique, got the module ids {ids!r:.200}")
     return seats
 
 
@@ -217,8 +217,8 @@ def _play(runner: MultiAgentEnvRunner, dealer: Dealer, on_progress: Callable[[in
         on_progress(min(left, per_call))
     if lost := runner.get_metrics()["unattributed_reward"]:
         warnings.warn(
-            f"rewards of {lost:g} in sum reached no transition, as their agents never acted or had ended: no payoff "
-            "includes them; let every agent act before its first reward",
+            f"a total reward of {lost:g} belongs to no transition, because the agents never acted or had finished: no "
+            "payoff includes it; let every agent act before its first reward",
             stacklevel=3,
         )
     return {"payoffs": payoffs, "lengths": lengths, "reset_seeds": tuple(seeds)}

@@ -1,4 +1,4 @@
-"""Players of games in a runner, made from modules, policies or other runners."""
+"""Players of games in a runner, created from modules, policies or other runners."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def roles_of(player: Any) -> Role | dict[Any, Role]:
     """Return the role of a player, or a dict of module id -> role.
 
     Raises:
-        ConfigError: If `player` is not a player.
+        ConfigError: If `player` is not one of the accepted types.
     """
     if _is_module(player):
         return Role(player)
@@ -56,7 +56,7 @@ def roles_of(player: Any) -> Role | dict[Any, Role]:
     if isinstance(player, Mapping) and player and all(map(_is_module, player.values())):
         return {module_id: Role(module) for module_id, module in player.items()}
     is_path = isinstance(player, (str, PathLike))
-    hint = "; fastmarl.Policy.from_checkpoint() reads the policy in a folder" if is_path else ""
+    hint = "; load the policy in a folder with fastmarl.Policy.from_checkpoint()" if is_path else ""
     raise ConfigError(f"expected {ACCEPTED}, got {shown(player)}{hint}")
 
 
@@ -64,7 +64,7 @@ def roles_by_id(player: Any) -> dict[Any, Role]:
     """Return module id -> role of a player; a single module gets the default id.
 
     Raises:
-        ConfigError: If `player` is not a player.
+        ConfigError: If `player` is not one of the accepted types.
     """
     if isinstance(player, Policy):
         return _roles_in(player)
@@ -92,13 +92,12 @@ def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
 
 
 def _is_module(value: Any) -> bool:
-    """Return whether the value is a module or a module spec."""
     return isinstance(value, (torch.nn.Module, RLModuleSpec))
 
 
 @contextmanager
 def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -> Iterator[MultiAgentEnvRunner]:
-    """Yield a runner with these roles as modules, and stop it at the end.
+    """Yield a runner with these roles as modules, and stop it on exit.
 
     Args:
         roles: Module id -> role.

@@ -37,13 +37,13 @@ def bradley_terry(scores: np.ndarray, *, prior: float = 1.0) -> tuple[np.ndarray
         (ratings, standard errors): float64 [P] on the Elo scale, 400 x / log 10; ratings sum to 0.
 
     Raises:
-        ConfigError: If `scores` is not a square matrix of finite numbers of at least 0; ratings cannot be compared
+        ConfigError: If `scores` is not a square matrix of finite non-negative numbers; ratings cannot be compared
             because no games connect some players with the others; or ratings are infinite or too far apart to be
             computed because the prior is too small.
     """
     scores = _checked(scores, prior)
     n = len(scores)
-    x, direction = np.zeros(n), np.full((n, n), 1 / n)  # of the constraint, along which the information is zero
+    x, direction = np.zeros(n), np.full((n, n), 1 / n)  # equal changes have zero information
     likelihood = _log_likelihood(scores, x)
     for _ in range(MOST_STEPS):
         gradient, information = _derivatives(scores, x)
@@ -58,32 +58,32 @@ def bradley_terry(scores: np.ndarray, *, prior: float = 1.0) -> tuple[np.ndarray
             _, information = _derivatives(scores, x)
             covariance = np.linalg.inv(information + direction) - direction
             return ELO * (x - x.mean()), ELO * np.sqrt(np.diagonal(covariance).clip(0))
-    raise ConfigError("ratings are too far apart for double precision; give a greater prior")
+    raise ConfigError("ratings are too far apart for double precision; use a larger prior")
 
 
 def _checked(scores: np.ndarray, prior: float) -> np.ndarray:
     """Check the scores and return a copy with the prior added and zeros on the diagonal."""
     scores = np.array(scores, np.float64)
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or not len(scores):
-        raise ConfigError(f"scores must be a square matrix, got the shape {scores.shape}")
+        raise ConfigError(f"scores must be a square matrix, got shape {scores.shape}")
     np.fill_diagonal(scores, 0)
     if not np.isfinite(scores).all() or (scores < 0).any():
-        raise ConfigError("scores must be finite numbers of at least 0")
+        raise ConfigError("scores must be finite numbers >= 0")
     check_prior(prior)
     have_met = scores + scores.T > 0
     if not _is_connected(have_met):
-        raise ConfigError("ratings can't be compared: some players are not connected with the others by games")
+        raise ConfigError("ratings can't be compared: some players are not connected to the others by games")
     scores += prior / 2 * have_met
     if not _is_connected(scores > 0):  # Ford, "Solution of a ranking problem from binary comparisons", 1957
-        raise ConfigError("some ratings are infinite: players have won all games against the others; give a prior "
+        raise ConfigError("some ratings are infinite: some players have won all games against the others; use a prior "
                           "above 0")  # fmt: skip
     return scores
 
 
 def check_prior(prior: Any) -> None:
-    """Raise ConfigError unless the prior is a finite number of at least 0."""
+    """Raise ConfigError unless the prior is a finite number >= 0."""
     if not (isinstance(prior, Real) and 0 <= float(prior) < math.inf):
-        raise ConfigError(f"prior must be a number of games of at least 0, got {prior!r}")
+        raise ConfigError(f"prior must be a finite number of games >= 0, got {prior!r}")
 
 
 def _is_connected(edges: np.ndarray) -> bool:

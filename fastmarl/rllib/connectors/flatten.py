@@ -1,4 +1,4 @@
-"""FlattenObservations of RLlib, applied to entire columns."""
+"""RLlib's FlattenObservations, applied to entire columns."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -12,7 +12,7 @@ from fastmarl.rllib.connectors.newest import Change, ColumnConnector, Newest
 from fastmarl.rllib.store.layout import ObservationLayout
 
 Parts = list[tuple[int, Any]]
-"""(index of a leaf, its space)"""
+"""(leaf index, space) pairs."""
 
 
 class FlattenedColumns(ColumnConnector):
@@ -21,7 +21,7 @@ class FlattenedColumns(ColumnConnector):
     def __init__(self, piece: Any):
         super().__init__(piece)
         self._known: dict[tuple[ObservationLayout, Hashable], Parts] = {}
-        self._kinds: list[Parts] = []  # distinct ones
+        self._kinds: list[Parts] = []  # distinct values of `_known`
         self._layouts: dict[int, ObservationLayout] = {}  # keyed by row length
 
     def rewrite_module(self, newest: Newest) -> Change | None:
@@ -75,7 +75,7 @@ class FlattenedColumns(ColumnConnector):
 
 
 def _flat(leaf: np.ndarray, space: Any, n: int) -> np.ndarray | None:
-    """Flatten a leaf [n, ...] to float32 [n, k]; return None if RLlib would raise an error or give another result."""
+    """Flatten a leaf [n, ...] to float32 [n, k]; return None if RLlib would raise an error or differ."""
     if isinstance(space, Discrete):
         return _one_hot(leaf, int(space.n)) if leaf.shape == (n,) else None
     if isinstance(space, MultiDiscrete):

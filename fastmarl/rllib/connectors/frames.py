@@ -1,4 +1,4 @@
-"""FrameStacking of RLlib on entire columns: stacks the last observations of an agent, storing each only once."""
+"""RLlib's FrameStacking on entire columns: stacks the last observations of an agent, storing each only once."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -16,9 +16,9 @@ FRAME_AXES = 3  # height, width, channels; RLlib concatenates frames along the l
 
 
 class StackedFrames:
-    """Stacks frames like FrameStacking of RLlib.
+    """Stacks frames like RLlib's FrameStacking.
 
-    Stacks are made as soon as observations arrive, because the next chunk may have a shorter lookback.
+    Stacks are built as soon as observations arrive, because the next chunk may have a shorter lookback.
 
     Args:
         piece: The RLlib connector piece.

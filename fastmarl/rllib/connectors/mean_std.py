@@ -1,4 +1,4 @@
-"""MeanStdFilter of RLlib on entire columns. The RLlib piece keeps the statistics, in one filter per agent id."""
+"""RLlib's MeanStdFilter on entire columns. The RLlib piece keeps the statistics, in one filter per agent id."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -15,7 +15,7 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class FilteredColumns(ColumnConnector):
-    """Normalises observations like MeanStdFilter of RLlib.
+    """Normalises observations like RLlib's MeanStdFilter.
 
     Rows are pushed one by one in RLlib order, because each is scaled by the statistics of the rows up to it.
     """

@@ -59,7 +59,7 @@ class Newest:
         return len(self.lanes)
 
     def parted(self, env_indices: list[int]) -> tuple["Newest", "Newest"]:
-        """Split into the observations of these envs and of all other envs, both as sent by the envs."""
+        """Split into the observations of these envs and those of all others, as sent by the envs."""
         chosen = np.isin(self.env_indices, env_indices)
         rows, finals = chosen[: len(self.rows)], chosen[len(self.rows) :]
         return (
@@ -122,14 +122,14 @@ class ColumnConnector:
 
     @property
     def space(self) -> gym.Space:
-        """The observation space set by the piece in agent episodes."""
+        """Observation space that the piece sets on agent episodes."""
         space: gym.Space = self.piece.observation_space
         return space
 
     def rewrite(self, newest: list[Newest]) -> Change | None:
         """Return a function that rewrites the observations of all modules, or None if the RLlib piece must run instead.
 
-        Nothing changes until that function is called.
+        Nothing changes until the returned function is called.
         """
         changes = [self.rewrite_module(each) for each in newest]
         if None in changes:
@@ -145,6 +145,6 @@ class ColumnConnector:
     def rewrite_module(self, newest: Newest) -> Change | None:
         """Return a function that rewrites the observations of a single module, or None.
 
-        To be overridden by connectors whose result does not depend on the order of agents.
+        Connectors whose result does not depend on the order of agents override this.
         """
         raise NotImplementedError

@@ -17,7 +17,7 @@ from ray.rllib.connectors.env_to_module.observation_preprocessor import (
 )
 from ray.rllib.core.columns import Columns
 
-# RLlib pieces that make batches, a task of `sampling.acting` here.
+# RLlib pieces that build batches; here, `sampling.acting` does this.
 DEFAULT_PIECES = [
     common.AddObservationsFromEpisodesToBatch,
     common.AddTimeDimToBatchAndZeroPad,
@@ -93,26 +93,26 @@ def normalizing_piece(pieces: list[Any]) -> Any:
 
 
 def problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the reasons (code, part of a sentence) why an env-to-module pipeline needs the RLlib loop."""
+    """Yield (code, sentence fragment) for each reason why an env-to-module pipeline needs the RLlib loop."""
     own, default, last = parts = EnvToModuleParts.of(pieces)
     if not default:
         names = [type(piece).__name__ for piece in pieces]
-        text = f"the env-to-module connector pipeline lacks RLlib's default pieces, one after the other: {names}"
+        text = f"the env-to-module connector pipeline lacks RLlib's default pieces in direct succession: {names}"
         yield "connector_pipeline", text
         return
     for i, piece in enumerate(own):
         name = type(piece).__name__
         if type(piece) is FrameStacking and (i < len(own) - 1 or parts.makes_batches):
             others = [type(other).__name__ for other in [*own[i + 1 :], *own[:i], *last]]
-            yield "connector_piece", f"the connector piece {name} is beside {', '.join(others)}"
+            yield "connector_piece", f"the connector piece {name} is combined with {', '.join(others)}"
         if getattr(piece, "_as_learner_connector", False):
-            yield "connector_piece", f"the connector piece {name} is one for learners"
+            yield "connector_piece", f"the connector piece {name} is a learner connector"
     for piece in [piece for piece in own if not _is_known(piece)] + last:
         yield from (("connector_piece", text) for text in _problems_of(piece))
 
 
 def module_to_env_problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the reasons (code, part of a sentence) why a module-to-env pipeline needs the RLlib loop."""
+    """Yield (code, sentence fragment) for each reason why a module-to-env pipeline needs the RLlib loop."""
     if [type(piece) for piece in pieces if type(piece) in MODULE_TO_ENV] != MODULE_TO_ENV:
         names = [type(piece).__name__ for piece in pieces]
         yield "connector_pipeline", f"the module-to-env connector pipeline lacks RLlib's default pieces: {names}"
@@ -128,9 +128,9 @@ def _is_known(piece: Any) -> bool:
 def _problems_of(piece: Any) -> Iterator[str]:
     name, call = type(piece).__name__, type(piece).__call__
     if not isinstance(piece, ConnectorV2) or "__call__" in vars(piece) or not isinstance(call, FunctionType):
-        yield f"the connector piece {name} is no ConnectorV2 with a plain __call__() method"
+        yield f"the connector piece {name} is not a ConnectorV2 with a plain __call__() method"
     elif read := _read_in_vain(call):
-        yield f"the connector piece {name} reads what only RLlib's loop has: {', '.join(sorted(read))}"
+        yield f"the connector piece {name} reads values that only RLlib's loop provides: {', '.join(sorted(read))}"
 
 
 def _only_rewrites(piece: Any) -> bool:

@@ -31,10 +31,10 @@ class Episodes(Protocol):
     """Interface to episodes for connectors; implemented by `PiecesInPython`."""
 
     def run(self, piece: Any, newest: list[Newest], batch: Batch, *, has_ended: bool) -> Batch:
-        """Call the piece itself on the latest observations of either finished or running episodes."""
+        """Call the original piece on the latest observations of either finished or running episodes."""
 
     def built_parts(self, *, has_ended: bool) -> Parts:
-        """Return the episodes built for callbacks or pieces and possibly modified by them."""
+        """Return the episodes built for callbacks or pieces, which may have modified them."""
 
 
 class Connectors:
@@ -65,7 +65,7 @@ class Connectors:
         """Run all pieces on the latest observations and store the result.
 
         Args:
-            done: Indices of the envs whose episode has finished, and which have been reset.
+            done: Indices of the envs whose episode has just finished.
             episodes: Episodes for pieces that cannot run on entire columns.
             pass_ended: Called after the pieces have run on the finished episodes.
 

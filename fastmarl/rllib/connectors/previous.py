@@ -1,4 +1,4 @@
-"""PrevActionsPrevRewards of RLlib on entire columns: adds the last actions and rewards to observations."""
+"""RLlib's PrevActionsPrevRewards on entire columns: adds the last actions and rewards to observations."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -16,7 +16,7 @@ from fastmarl.rllib.store.layout import ObservationLayout
 
 
 class ColumnsWithPrevious(ColumnConnector):
-    """Adds actions and rewards like PrevActionsPrevRewards of RLlib, with zeros before the chunk and its lookback.
+    """Adds actions and rewards like RLlib's PrevActionsPrevRewards, with zeros before the chunk and its lookback.
 
     Args:
         piece: The RLlib connector piece.
@@ -67,7 +67,7 @@ class ColumnsWithPrevious(ColumnConnector):
         return out
 
     def _n_choices_of(self, newest: Newest) -> int:
-        """Return the number of discrete actions if it is the same for all these agents, or else 0."""
+        """Return the number of discrete actions if it is the same for all these agents, otherwise 0."""
         numbers = {self._n_choices.get(who, -1) for who in newest.who}
         if -1 in numbers:
             for env_index, agent_id in newest.who:

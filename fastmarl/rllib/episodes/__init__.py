@@ -1,4 +1,4 @@
-"""MultiAgentEpisode of RLlib with its defects corrected."""
+"""RLlib's MultiAgentEpisode with its defects corrected."""
 
 from fastmarl.rllib.episodes.episode import EPISODE_FIXES as EPISODE_FIXES
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode as MultiAgentEpisode

@@ -1,8 +1,8 @@
 """Chunks of RLlib episodes: cutting, joining, and lookup in replay buffers.
 
-Times: an episode has a buffer per agent with an entry for each env step: the agent step of the observation, or "S" if
-there was none. For agents that join a continued chunk, RLlib writes the buffer in a different form; `agent_times()`
-always returns the same form.
+Times: for each agent, an episode has a buffer with one entry per env step: the agent step of the observation, or "S" if
+there was none. For agents that join a continued chunk, RLlib lays out the buffer differently; `agent_times()` always
+returns the same layout.
 """
 
 import copy
@@ -22,7 +22,7 @@ Times = list[Any]
 
 
 def agent_times(episode: Episode, agent: Hashable) -> Times:
-    """Return the entries of an agent: first the lookback, then one per env step from `env_t_started` to `env_t`."""
+    """Return the time entries of an agent: first the lookback, then one per env step `env_t_started` to `env_t`."""
     buffer = episode.env_t_to_agent_t[agent]
     times, lookback, started = list(buffer.data), buffer.lookback, episode.env_t_started
     n = len(episode) + lookback + 1
@@ -68,7 +68,7 @@ def last_place(times: Times, end: int) -> int | None:
 
 
 def as_kind(cls: type, episode: Episode) -> Any:
-    """Return an episode of class `cls` sharing all data with this one."""
+    """Return an episode of class `cls` that shares all data with this one."""
     same: Any = object.__new__(cls)
     for name in RLlibEpisode.__slots__:
         setattr(same, name, getattr(episode, name))
@@ -115,9 +115,9 @@ def move_back(after: Episode, idle: dict[Hashable, int]) -> None:
 
 
 def aligned_view(episode: Episode) -> Episode:
-    """Return the episode, or a view in which the times of all agents have the form of `agent_times()`.
+    """Return the episode, or a view in which the times of all agents have the layout of `agent_times()`.
 
-    The view omits agents ended in the previous chunk, which RLlib still lists with times starting at zero.
+    The view omits agents that ended in the previous chunk, which RLlib still lists with times starting at zero.
     """
     lookback = episode._len_lookback_buffers
     n = len(episode) + lookback + 1
@@ -146,7 +146,7 @@ def keep_last_observations(before: Episode, after: Episode) -> None:
 def keep_last_states(before: Episode, after: Episode) -> None:
     """Extend the lookback of agents to include the recurrent state before their first step in the new chunk.
 
-    The RLlib lookback is a number of env steps, during which a waiting agent may have made no agent step.
+    RLlib's lookback is a number of env steps, in which a waiting agent may not have taken any agent step.
     """
     for agent, agent_episode in after.agent_episodes.items():
         earlier = before.agent_episodes.get(agent)
@@ -202,7 +202,7 @@ def set_times(episode: Episode, joined: dict[Hashable, Times]) -> None:
 
 
 def adopt_observations(first: Episode, second: Episode) -> None:
-    """Replace the last observation of each agent in `first` with its first in `second`, later if it was idle."""
+    """Replace each agent's last observation in `first` with its first one in `second`, later if it was idle."""
     for agent, agent_episode in second.agent_episodes.items():
         ours = first.agent_episodes.get(agent)
         if ours is not None and not ours.is_done and ours.t == agent_episode.t_started:
@@ -245,7 +245,7 @@ def add_early_rewards(first: Episode, second: Episode) -> None:
 class ChunkTimes(list):
     """Time entries of a single agent in a chunk in which its agent time does not start at 0.
 
-    Replay buffers of RLlib look up steps counted from the beginning of the chunk, while entries count from the
+    RLlib's replay buffers look up steps counted from the beginning of the chunk, while entries count from the
     beginning of the episode. Nothing else looks up entries by value, so only `index()` is overridden.
 
     Attributes:
@@ -354,7 +354,7 @@ class _AgentSlice:
         return agent_episode
 
     def _rows(self, buffer: InfiniteLookbackBuffer, begin: int, end: int) -> InfiniteLookbackBuffer:
-        """Return rows begin .. end of a column; indices refer to the observations, whose lookback may be longer."""
+        """Return rows [begin, end) of a column; indices refer to the observations, whose lookback may be longer."""
         missing = self._agent_episode.observations.lookback - buffer.lookback
         first = max(begin - missing, 0)
         rows = slice(first, max(end - missing, first))

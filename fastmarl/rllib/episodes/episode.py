@@ -1,6 +1,6 @@
-"""MultiAgentEpisode of RLlib with its defects corrected.
+"""RLlib's MultiAgentEpisode with its defects corrected.
 
-Data and methods are inherited from RLlib; only methods that raise, lose data or return wrong results are overridden.
+Data and methods are inherited from RLlib; only methods that fail, lose data or return wrong results are overridden.
 Numbers in comments identify RLlib defects; docs/differences.md lists the ones visible to users.
 """
 
@@ -23,16 +23,15 @@ from fastmarl.rllib.episodes.steps import COMMON, Step, is_consistent, keep_comm
 
 EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # optional corrections of an episode class
 OF_OBSERVATIONS = ("observations", "infos")  # these also have an entry for the last env step
-LATE = ("agent_episodes", "env_t_to_agent_t")  # made by SampleBlock.late_attributes()
+LATE = ("agent_episodes", "env_t_to_agent_t")  # set by SampleBlock.late_attributes()
 AgentIDs = Hashable | Collection[Hashable] | None
 
 
 class MultiAgentEpisode(RLlibEpisode):
-    """A multi-agent episode or a chunk of one, with the interface of the RLlib class of this name."""
+    """A multi-agent episode, or a chunk of one, with the interface of RLlib's class of the same name."""
 
-    # _origin: (SampleBlock, index of the chunk) of a sampled episode while it is unchanged; of a running one, (its
-    # EpisodeInView or EpisodeInTheMaking, 0). _numbers: ChunkNumbers of the runner, for an episode returned by
-    # sample().
+    # _origin: for a sampled episode while it is unchanged, (SampleBlock, index of the chunk); for a running one,
+    # (EpisodeInView or EpisodeInTheMaking, 0). _numbers: the runner's ChunkNumbers, if returned by sample().
     __slots__ = ("__weakref__", "_numbers", "_origin")
 
     fixes: ClassVar[frozenset[str]] = frozenset()
@@ -141,7 +140,7 @@ class MultiAgentEpisode(RLlibEpisode):
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Any:
         # 13, 55
         if slice_.step not in (1, None):
-            raise NotImplementedError(f"env steps can't be sliced with a step of {slice_.step}; use 1")
+            raise NotImplementedError(f"slices of env steps must have a step of 1, got {slice_.step}")
         start, stop, _ = slice_.indices(len(self))
         return slice_of(self, start, stop, len_lookback_buffer)
 
@@ -161,10 +160,10 @@ class MultiAgentEpisode(RLlibEpisode):
             was_looked_at = any(is_set(self, slot) for slot in LATE)
             if (arguments := shipping.reduced(self, origin[0], origin[1], was_looked_at)) is not None:
                 return arguments
-            self.agent_episodes  # noqa: B018  makes it, if it has not been made
+            self.agent_episodes  # noqa: B018  builds it, if necessary
             del self._origin
         reduced: Any = super().__reduce_ex__(protocol)
-        reduced[2][1].pop("_numbers", None)  # of the slots: copies are not counted in metrics
+        reduced[2][1].pop("_numbers", None)  # from the slots: copies are not counted in metrics
         return reduced
 
     def get_state(self) -> dict[str, Any]:
@@ -190,7 +189,7 @@ class MultiAgentEpisode(RLlibEpisode):
         # 30: RLlib keeps agent episodes without a step as lists, and an episode may have no agent episodes.
         with_steps = [agent_episode.is_numpy for agent_episode in self.agent_episodes.values() if len(agent_episode)]
         if len(set(with_steps)) > 1:
-            raise RuntimeError(f"some agents' data in {self} are arrays, those of others are lists")
+            raise RuntimeError(f"{self} has some agents' data as arrays and others' as lists; call to_numpy() first")
         return any(with_steps or (each.observations.finalized for each in self.agent_episodes.values()))
 
     def get_agents_that_stepped(self) -> set[Hashable]:
@@ -325,10 +324,10 @@ class MultiAgentEpisode(RLlibEpisode):
 
 
 def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
-    """Return the class of episodes with these corrections, cached and importable by name, so that it can be pickled.
+    """Return the episode class with these corrections, cached and importable by name, so that it can be pickled.
 
     Args:
-        fixes: Correction numbers; corrections that do not concern episodes are ignored.
+        fixes: Numbers of corrections; those that do not concern episodes are ignored.
     """
     own = fixes & EPISODE_FIXES
     return _with_fixes(own) if own else MultiAgentEpisode

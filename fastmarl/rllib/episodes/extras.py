@@ -1,8 +1,8 @@
-"""Completes extra model outputs that differ between steps, which RLlib cannot store.
+"""Completes extra model outputs whose keys or ranks differ between steps, which RLlib cannot store.
 
-Steps of an episode differ if some are sampled by the module and others at random, without outputs, or if some are
-sampled with and others without exploration: in RLlib, the log-probability of a deterministic continuous action has one
-number per action component.
+They differ if an episode has both actions of the module and random actions, which have no outputs, or both steps with
+and without exploration: in RLlib, the log-probability of a deterministic continuous action has one number per action
+component.
 """
 
 import copy
@@ -19,7 +19,7 @@ WITHOUT_AXES = frozenset((int, float, bool, np.bool_, np.float32, np.float64, np
 
 
 def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Complete the outputs of a step to match the keys and ranks of `agent_episode`, which may also be completed.
+    """Complete the outputs of a step to match the keys and ranks of `agent_episode`, which may be completed as well.
 
     `extras` is None or empty for a random action.
     """

@@ -8,7 +8,7 @@ import numpy as np
 import tree  # type: ignore[import-untyped]
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
-NUMBERS, FLOATS = "biufc", "fc"  # kinds of dtypes
+NUMBERS, FLOATS = "biufc", "fc"  # dtype kinds
 
 
 class ListedColumn(NamedTuple):
@@ -30,8 +30,8 @@ def items_of(column: Any, types: Any = np.generic) -> list[Any]:
 
     Args:
         column: An array, or dicts and tuples of arrays.
-        types: Type of single numbers: int, a NumPy scalar, or np.ndarray (of shape ()); one for all, or nested as
-            `column`.
+        types: Type of single numbers: int, a NumPy scalar, or np.ndarray (of shape ()); a single type, or a nest of
+            types like `column`.
     """
     if isinstance(column, np.ndarray):
         if column.ndim > 1 or issubclass(types, np.generic):
@@ -45,7 +45,7 @@ def items_of(column: Any, types: Any = np.generic) -> list[Any]:
 
 
 def stacked(items: list[Any], lookback: int = 0) -> Any:
-    """Stack items into arrays [n, ...] like `to_numpy()` of RLlib, in the dtypes of `with_common_dtype()`."""
+    """Stack items into arrays [n, ...] like RLlib's `to_numpy()`, in the dtypes of `with_common_dtype()`."""
     return batch_of(with_common_dtype(items, lookback))
 
 
@@ -60,9 +60,9 @@ def unite_dtypes(agent_episode: Any) -> None:
 
 
 def with_common_dtype(items: list[Any], lookback: int = 0) -> list[Any]:
-    """Return the items, cast to a common dtype where batch() of RLlib would truncate values.
+    """Return the items, cast to a common dtype where RLlib's batch() would truncate values.
 
-    RLlib stacks arrays in the dtype of the first one, so that floats after an integer lose their fractions. For plain
+    RLlib stacks arrays in the dtype of the first one, so floats after an integer lose their fractions. For plain
     numbers RLlib finds a dtype that can represent them all; this function does the same for arrays.
 
     Args:
@@ -86,7 +86,7 @@ def _cast(value: Any, dtype: np.dtype | None) -> Any:
 
 
 def _wider_dtype(lookback: int, *values: Any) -> np.dtype | None:
-    """Return a dtype that can represent all values, or None if the first dtype can or NumPy finds one by itself."""
+    """Return a dtype that can represent all values, or None if the first dtype can, or if NumPy finds one."""
     if not isinstance(values[0], np.ndarray):
         return None
     dtypes = [np.asarray(value).dtype for value in values]

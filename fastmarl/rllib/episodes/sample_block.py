@@ -51,13 +51,13 @@ class ModuleColumns:
         return self.leaves
 
     def nested_obs(self, begin: int, end: int) -> Any:
-        """Return the observations begin .. end, nested."""
+        """Return the observations [begin, end), nested."""
         if self.layout.is_array:
             return view(self.obs[0], begin, end)
         return self.layout.nest([view(leaf, begin, end) for leaf in self.obs])
 
     def nested_outputs(self, begin: int, end: int) -> tuple[Any, dict[str, Any]]:
-        """Return (actions, other outputs) of the steps begin .. end."""
+        """Return (actions, other outputs) of the steps [begin, end)."""
         slices = {key: view(column, begin, end) for key, column in self.outputs.items()}
         return nested_outputs(slices, view(self.seq_nos, begin, end))
 
@@ -134,7 +134,7 @@ class SampleBlock:
         return [self.episode(i) for i in range(len(self.chunks))]
 
     def episode(self, i: int) -> Any:
-        """Build the episode of a chunk, without the attributes made by `late_attributes()`."""
+        """Build the episode of a chunk, without the attributes that `late_attributes()` builds."""
         chunk = self.chunks[i]
         episode: Any = object.__new__(self.episode_class)
         episode._origin = (self, i)
@@ -178,7 +178,7 @@ class SampleBlock:
 
     def _agent_spaces(self, env_index: int, agent: AgentMeta) -> tuple:
         """Return (observation space, its struct, action space, its struct), as stored in RLlib buffers."""
-        key = env_index, agent.agent_id, id(agent.space)  # the cached value keeps the space alive, and so its id valid
+        key = env_index, agent.agent_id, id(agent.space)  # the cached value keeps the space alive, and its id valid
         found = self.structs.get(key)
         if found is None:
             observations, actions = (part.get(agent.agent_id) for part in self.spaces[env_index])
@@ -201,7 +201,7 @@ def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str
 
 
 def nested_columns(columns: dict[Key, Any]) -> dict[str, Any]:
-    """Nest flat columns as returned by the module."""
+    """Nest flat columns as in the output of the module."""
     if all(type(key) is str for key in columns):
         return columns  # type: ignore[return-value]
     nested: dict[str, Any] = nested_struct({key if isinstance(key, tuple) else (key,): columns[key] for key in columns})

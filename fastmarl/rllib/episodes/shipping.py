@@ -1,6 +1,6 @@
 """Pickles sampled episodes as a single block for all episodes of a call, unless they have been modified.
 
-Every episode is reduced to its SampleBlock and its index in it; pickle writes the block only once, with the first
+Every episode is reduced to its SampleBlock and an index into it; pickle writes the block only once, with the first
 episode. Infos and custom data, which may have been modified, are taken from the episode. If anything else has changed,
 the episode is pickled as in RLlib.
 """
@@ -18,7 +18,7 @@ def reduced(episode: Any, block: SampleBlock, i: int, was_looked_at: bool) -> tu
 
     Args:
         episode: The episode.
-        block: The block it was made from.
+        block: The block from which it was built.
         i: Its index in the block.
         was_looked_at: True if its agent episodes have been built.
     """

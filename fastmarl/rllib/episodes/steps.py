@@ -11,7 +11,7 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from fastmarl.core.native._env_values import kept
 from fastmarl.rllib.episodes.extras import completed
 
-Episode = Any  # MultiAgentEpisode and SingleAgentEpisode of RLlib, whose annotations are narrower than their contents
+Episode = Any  # RLlib's MultiAgentEpisode and SingleAgentEpisode, whose annotations are narrower than their contents
 AgentEpisode = Any
 COMMON = "__common__"
 SKIPPED = RLlibEpisode.SKIP_ENV_TS_TAG
@@ -73,10 +73,10 @@ class Step:
         self._complete_extras()
 
     def finish(self) -> None:
-        """Correct the episode after RLlib recorded the step."""
+        """Correct the episode after RLlib has recorded the step."""
         times = self.episode.env_t_to_agent_t
         for agent in self._unobserved:
-            # As in RLlib for agents that terminate unobserved: an entry for the step, one for the repeated observation.
+            # As in RLlib for agents that terminate unobserved: an entry each for the step and the repeated observation.
             times[agent].data.insert(-1, SKIPPED)
         for agent in self._observed_again:
             self._move_observation(agent)
@@ -154,7 +154,7 @@ class Step:
             buffer.lookback = episode._len_lookback_buffers
 
     def _correct_flags(self) -> None:
-        """Set flags of ended agents from their entries or else from `__all__`, so that time limits terminate no agent.
+        """Set the flags of ended agents from their entries, or else `__all__`, so that time limits terminate no agent.
 
         If all agents have ended but the env did not end the episode, the episode gets the flags of the last agents.
         """
@@ -189,9 +189,9 @@ def _add_to_last(agent_episode: AgentEpisode, reward: Any) -> None:
 
 
 def is_consistent(agent_episode: SingleAgentEpisode) -> bool:
-    """Return True if `agent_episode.validate()` would find no error; if False, call that method to find out.
+    """Return True if `agent_episode.validate()` would find no error; if False, call `validate()` to find out.
 
-    Always False for episodes in array form and for episodes that have not begun.
+    Always False for episodes in array form and for episodes that have not started.
     """
     if type(agent_episode) is not SingleAgentEpisode:
         return False

@@ -31,9 +31,9 @@ N_OTHERS = 5  # logits in a row before the tested part
 
 
 def draws_of(dist_cls: type[Distribution], rng: np.random.Generator | None) -> ActionDraws | None:
-    """Return a sampler of the same distribution on the CPU that uses `rng`, or None if not supported.
+    """Return a CPU sampler of the same distribution that uses `rng`, or None if not supported.
 
-    Actions have the same dtype and shape as from the RLlib connectors.
+    Actions have the same dtypes and shapes as after RLlib's connectors.
     """
     if rng is None:
         return None
@@ -46,7 +46,7 @@ def draws_of(dist_cls: type[Distribution], rng: np.random.Generator | None) -> A
 
 
 def sampler_of(dist_cls: type[Distribution], device: torch.device) -> LogitSampler | None:
-    """Return the sampler that is bit-identical to this RLlib class on this device, or None if not supported."""
+    """Return a sampler that is bit-identical to this RLlib class on this device, or None if not supported."""
     return _sampler_of(dist_cls, device.type == "cpu") if equals_torch(device) else None
 
 
@@ -69,7 +69,7 @@ def _sampler_of(dist_cls: type[Distribution], on_cpu: bool) -> LogitSampler | No
 
 
 def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
-    """Return the class and arguments from which RLlib `get_partial_dist_cls()` made this class, or else (None, {})."""
+    """Return the class and arguments from which RLlib's `get_partial_dist_cls()` made this class, or (None, {})."""
     if dist_cls.__qualname__ != "Distribution.get_partial_dist_cls.<locals>.DistributionPartial":
         return None, {}
     return dist_cls.__base__, dist_cls._merge_kwargs()
@@ -104,14 +104,14 @@ def _is_equal(sampler: LogitSampler, draw: Any, shape: tuple[int, int], device: 
 
 
 def draw_categorical(logits: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Return actions and log-probabilities with the same calls as TorchCategorical of RLlib, but with a generator."""
+    """Return actions and log-probabilities with the same calls as RLlib's TorchCategorical, but with a generator."""
     distribution = torch.distributions.Categorical(logits=logits, validate_args=False)
     action = torch.multinomial(distribution.probs, 1, True, generator=generator).squeeze(-1)
     return action, distribution.log_prob(action)
 
 
 def draw_gaussian(logits: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Return actions and log-probabilities with the same calls as TorchDiagGaussian of RLlib, but with a generator."""
+    """Return actions and log-probabilities with the same calls as RLlib's TorchDiagGaussian, but with a generator."""
     mean, log_std = logits.chunk(2, -1)
     distribution = torch.distributions.Normal(mean, log_std.exp(), validate_args=False)
     action = torch.normal(mean, distribution.scale, generator=generator)

@@ -1,7 +1,7 @@
-"""The samplers of draws_torch.py for the CPU, where most torch calls take longer than their computation.
+"""CPU versions of the samplers in draws_torch.py: on the CPU, most torch calls have more overhead than computation.
 
-torch still computes all operations with torch-specific rounding and the random numbers: exp, log, sum, softmax,
-sampling. The arithmetic in between has only one correct result and runs in compiled loops on the same memory.
+torch still computes the random numbers and all operations with torch-specific rounding: exp, log, sum, softmax. The
+arithmetic in between has only one correct result, so it runs in compiled loops on the same memory.
 """
 
 from abc import abstractmethod
@@ -23,11 +23,11 @@ from fastmarl.rllib.inference.draws_torch import (
 )
 
 MOST_SIZES = 256  # number of batch sizes with cached memory
-SUMMED_IN_ORDER = 3  # torch adds up to this many numbers in order, larger counts in several partial sums
+SUMMED_IN_ORDER = 3  # torch sums up to this many numbers in order, and splits more into partial sums
 
 
 class RowSampler(LogitSampler):
-    """Base class of samplers on the CPU whose actions are a single array."""
+    """Base class of CPU samplers whose actions are a single array."""
 
     @cached_property
     def _memory(self) -> Callable[..., tuple[list[Tensor], list[np.ndarray]]]:
@@ -43,17 +43,17 @@ class RowSampler(LogitSampler):
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sample actions and return (actions, log-probabilities float32 [n]), see `LogitSampler.explore()`.
+        """Sample actions and return (actions, log-probabilities float32 [n]); see `LogitSampler.explore()`.
 
         Args:
             logits: float32 [n, k].
             logits_NK: NumPy array that shares the memory of `logits`.
-            generator: Random generator, or None for the global one of torch.
+            generator: Random generator, or None for torch's global one.
         """
 
 
 class CategoricalRows(RowSampler, CategoricalSampler):
-    """Samples like TorchCategorical of RLlib."""
+    """Samples like RLlib's TorchCategorical."""
 
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
@@ -78,7 +78,7 @@ class CategoricalRows(RowSampler, CategoricalSampler):
 
 
 class GaussianRows(RowSampler, GaussianSampler):
-    """Samples like TorchDiagGaussian of RLlib."""
+    """Samples like RLlib's TorchDiagGaussian."""
 
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
@@ -95,7 +95,7 @@ class GaussianRows(RowSampler, GaussianSampler):
 
 
 class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
-    """Samples like TorchMultiCategorical of RLlib."""
+    """Samples like RLlib's TorchMultiCategorical."""
 
     def __init__(self, sizes: list[int]):
         super().__init__(sizes)
@@ -112,7 +112,7 @@ class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
 
 
 def new_memory(n: int, *widths: int) -> tuple[list[Tensor], list[np.ndarray]]:
-    """Allocate float32 [n, width] for each width; return the tensors, and arrays that share their memory."""
+    """Allocate float32 [n, width] for each width; return tensors and arrays that share memory."""
     arrays = [np.empty((n, width), np.float32) for width in widths]
     with torch.inference_mode(False):  # so that the tensors are writable in any mode
         return [torch.from_numpy(array) for array in arrays], arrays

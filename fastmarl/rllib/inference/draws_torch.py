@@ -21,7 +21,7 @@ LOG_SQRT_2PI = math.log(math.sqrt(2 * math.pi))
 
 
 class LogitSampler(ABC):
-    """Base class of samplers of actions from logits, float32 [n, k], C-contiguous.
+    """Base class of samplers that draw actions from logits, float32 [n, k], C-contiguous.
 
     Actions and log-probabilities are tensors on the device of the logits, or arrays. If `generator` is None, the global
     torch generator is used.
@@ -37,12 +37,12 @@ class LogitSampler(ABC):
         """
 
     def exploit(self, logits: Tensor) -> tuple[list[Any], Any] | None:
-        """Return leaves of the most likely actions and RLlib log-probabilities, or None if RLlib must be used."""
+        """Return the leaves of the most likely actions and RLlib's log-probabilities, or None if RLlib must be used."""
         return None
 
 
 class CategoricalSampler(LogitSampler):
-    """Samples like TorchCategorical of RLlib."""
+    """Samples like RLlib's TorchCategorical."""
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         highest = logits.amax(-1, True)
@@ -58,7 +58,7 @@ class CategoricalSampler(LogitSampler):
 
 
 class GaussianSampler(LogitSampler):
-    """Samples like TorchDiagGaussian of RLlib."""
+    """Samples like RLlib's TorchDiagGaussian."""
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         mean, log_std = logits.chunk(2, -1)
@@ -75,10 +75,10 @@ class GaussianSampler(LogitSampler):
 
 
 class MultiCategoricalSampler(LogitSampler):
-    """Samples like TorchMultiCategorical of RLlib.
+    """Samples like RLlib's TorchMultiCategorical.
 
     Args:
-        sizes: Number of choices of each component of the action.
+        sizes: Number of choices for each component of the action.
     """
 
     def __init__(self, sizes: list[int]):
@@ -95,7 +95,7 @@ class MultiCategoricalSampler(LogitSampler):
 
 
 class StructSampler(LogitSampler):
-    """Samples like TorchMultiDistribution of RLlib.
+    """Samples like RLlib's TorchMultiDistribution.
 
     Args:
         parts: Samplers of the parts, in the order of `tree.flatten`; all return tensors, or all return arrays.

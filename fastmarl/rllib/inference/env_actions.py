@@ -1,4 +1,4 @@
-"""Converts actions to the form passed to envs by RLlib: unsquashed or clipped, NumPy scalars and arrays."""
+"""Converts actions to the form in which RLlib passes them to envs: unsquashed or clipped scalars and arrays."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -18,7 +18,7 @@ class RLlibEnvActions:
 
     Args:
         structs: Agent id -> struct of its action space, as in NormalizeAndClipActions.
-        normalize, clip: Options of RLlib; `normalize` takes precedence.
+        normalize, clip: RLlib options; `normalize` takes precedence.
         adds_start: Add the start of Discrete spaces to actions (28).
         boxed: Pass scalars as arrays of shape (), like RLlib for modules with recurrent state.
     """
@@ -48,7 +48,7 @@ class RLlibEnvActions:
             self._keeps_scalars = not is_shifted and not is_changed
 
     def set(self, first: int, outputs: dict[Key, np.ndarray], agents: Callable[[], list[Hashable]]) -> None:
-        """Set the actions of the rows from `first` onward; `agents()` returns their ids if spaces differ."""
+        """Set the actions of the rows from `first` onward; `agents()` returns their agent ids."""
         column = outputs.get(ACTIONS)
         if column is not None and column.ndim == 1 and self._keeps_scalars:
             self.rows.set_values(first, _values(column, self._boxed))
@@ -117,13 +117,13 @@ def _nested_rows(values: dict[Path, list[Any]]) -> list[Any]:
         parts.setdefault(path[0], {})[path[1:]] = each
     nested = {key: _nested_rows(part) for key, part in parts.items()}
     if all(type(key) is Index for key in nested):
-        empty = [()] * len(next(iter(values.values())))  # for elements of tuples without leaves
+        empty = [()] * len(next(iter(values.values())))  # for tuple elements without leaves
         return list(zip(*(nested.get(i, empty) for i in range(1 + max(nested))), strict=True))
     return [dict(zip(nested, row, strict=True)) for row in zip(*nested.values(), strict=True)]
 
 
 def _are_equal(spaces: dict[Path, Any], others: dict[Path, Any]) -> bool:
-    """Return True if both convert actions alike, with exactly equal bounds; == of Gymnasium accepts close bounds."""
+    """Return True if both convert actions alike, with exactly equal bounds; Gymnasium's == accepts close bounds."""
     return spaces.keys() == others.keys() and all(
         space == others[path] and (not isinstance(space, gym.spaces.Box) or _bounds(space) == _bounds(others[path]))
         for path, space in spaces.items()

@@ -1,4 +1,4 @@
-"""Switches modules to evaluation mode for a forward pass and back, as in RLlib, without the recursion of torch.
+"""Switches modules to evaluation mode for a forward pass and back, as in RLlib, but without torch's recursion.
 
 RLlib calls `eval()` and `train()` around each forward pass, which takes longer than the layers of a small network.
 """
@@ -22,7 +22,7 @@ class EvaluationSwitch:
     """Context manager that puts a module and its submodules into evaluation mode, then back if it was training.
 
     Args:
-        module: See `switch_of()`. Its submodules must not be replaced while the switch is used.
+        module: Module accepted by `switch_of()`. Its submodules must not be replaced while the switch is in use.
     """
 
     def __init__(self, module: nn.Module):

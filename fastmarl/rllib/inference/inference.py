@@ -1,4 +1,4 @@
-"""Computes the results of RLlib modules and of the first module-to-env pieces, with far fewer calls."""
+"""Runs RLlib modules and the first module-to-env pieces with far fewer calls than RLlib."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -44,18 +44,18 @@ NARROWED = {
 class ExactInference:
     """Runs the modules of a `MultiRLModule`.
 
-    Without `rng`, results are bit-identical to its forward pass and the pieces GetActions, TensorToNumpy and, for
-    modules with state, RemoveSingleTsTimeRankFromBatch, with the same samples from the global torch generator.
+    Without `rng`, results are bit-identical to its forward pass followed by the pieces GetActions, TensorToNumpy and,
+    for modules with state, RemoveSingleTsTimeRankFromBatch, with the same samples from torch's global generator.
 
     Args:
         module: The modules.
         device: Device of the modules, or None for the CPU.
-        rng: If given, actions are sampled from the same distributions but differ from the samples of RLlib, and outputs
-            may be rounded differently.
+        rng: Generator for actions from the same distributions but with other samples than in RLlib; outputs may also
+            be rounded differently. None for bit-identical results.
 
     Attributes:
         is_on_cpu: True if the modules are on the CPU.
-        forwarded_at: End of the last forward pass, by `time.perf_counter()`.
+        forwarded_at: `time.perf_counter()` at the end of the last forward pass.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class ExactInference:
         self.is_on_cpu = self._device.type == "cpu"
         self.forwarded_at = 0.0
         self._parts: dict[str, ModulePart] = {}
-        self._watched: dict[str, tuple[RLModule, WeightsWatch]] = {}  # weights used by the parts
+        self._watched: dict[str, tuple[RLModule, WeightsWatch]] = {}  # weights used by each ModulePart
         self.refresh()
 
     def refresh(self) -> None:
-        """Re-select how modules are run, after hooks or methods have changed.
+        """Choose again how each module is run; call this after hooks or methods have changed.
 
-        Not needed after modules, layers or parameters are added, removed or replaced, which is detected.
+        Added, removed or replaced modules, layers and parameters are detected automatically.
         """
         module = self._module
         self._runs_as_one = any(
@@ -104,7 +104,7 @@ class ExactInference:
     @property
     def backends(self) -> dict[str, str]:
         """Backend of each module: "native", or "torch" with the reason."""
-        why = "MultiRLModule's forward methods are overridden" if self._runs_as_one else "draws are to be RLlib's"
+        why = "MultiRLModule's forward methods are overridden" if self._runs_as_one else "samples must match RLlib's"
         return {
             module_id: part.native.backend if part.native else f"torch: {why}"
             for module_id, part in self._parts.items()
@@ -122,7 +122,7 @@ class ExactInference:
         return part is not None and part.is_quick and not self._runs_as_one
 
     def reads(self, module_id: str, layout: ObservationLayout, n: int) -> bool:
-        """Return True if `answer()` should get n rows of module observations directly from memory."""
+        """Return True if `answer()` can read n rows of module observations directly from memory."""
         part = self._parts.get(module_id)
         return part is not None and part.native is not None and part.native.reads(layout, n)
 
@@ -131,20 +131,20 @@ class ExactInference:
 
         Args:
             batches: Module id -> {"obs": a tensor or a nest of tensors [n, ...]}; for modules with state, [n, 1, ...]
-                and "state_in". Or an array, the observation rows themselves, if `reads()` returns True.
+                and "state_in". Or the observation rows as an array, if `reads()` returns True.
             explore: True to explore, False to act deterministically.
             t: Number of env steps sampled, for modules with an exploration schedule.
 
         Returns:
-            Module id -> all outputs as arrays [n, ...], including actions, in the order of RLlib; nested outputs are
+            Module id -> all outputs as arrays [n, ...], including actions, in RLlib's order; nested outputs are
             flattened to keys (name, *path). int64 is converted to int32, and all floats to float32. Modules with state
             have no time axis in their outputs except "state_out".
 
         Raises:
             ModuleOutputError: If outputs have neither actions nor logits, or an output has no rows.
-            RuntimeError: If exploration met NaN; torch also raises this error under RLlib.
+            RuntimeError: If actions cannot be sampled because of NaN; RLlib raises the same error.
         """
-        # The forward methods of MultiRLModule also use this dict; its get() is five times as slow.
+        # The forward methods of MultiRLModule also use this dict; MultiRLModule.get() is five times as slow.
         if not all_hold(self._watched, self._module._rl_modules, batches):
             self.refresh()
             batches = {module_id: map_struct(_own, batch) for module_id, batch in batches.items()}
@@ -168,7 +168,7 @@ class ExactInference:
         return outputs
 
     def act(self, outputs: dict[str, dict[str, Any]], *, explore: bool) -> dict[str, dict[Key, np.ndarray]]:
-        """Do the part of `answer()` after the forward pass, with outputs possibly changed by other code."""
+        """Run the part of `answer()` after the forward pass, on outputs that other code may have changed."""
         if not all_hold(self._watched, self._module._rl_modules, outputs):
             self.refresh()
         with self._mode:
@@ -187,7 +187,7 @@ class ModulePart:
         actor: See `actor_function()`.
         switch: See `switch_of()`.
         device: Device of the module parameters.
-        mode: Context to enter where no gradients are needed, or None if the caller has entered it.
+        mode: Context manager that disables gradients, or None if the caller has entered it.
         native: Compiled code that may replace `actor`, or None.
         rng: See ExactInference.
 
@@ -229,7 +229,7 @@ class ModulePart:
                 self._row_sampler = sampler if isinstance(sampler, RowSampler) else None
 
     def leave_modes(self) -> None:
-        """Exit torch modes, see `ExactInference.leave_modes()`."""
+        """Exit torch modes; see `ExactInference.leave_modes()`."""
         self._mode = None
 
     def forward(self, batch: Batch, explore: bool, t: int) -> dict[str, Any]:
@@ -254,7 +254,7 @@ class ModulePart:
             raise
 
     def act(self, outputs: dict[str, Any], explore: bool) -> dict[Key, np.ndarray]:
-        """Sample actions and convert outputs, see `ExactInference.answer()`."""
+        """Sample actions and convert outputs; see `ExactInference.answer()`."""
         logits: Any = outputs.get(LOGITS)
         if explore and self._row_sampler is not None:
             rows = logits.squeeze(1) if self._is_stateful else logits
@@ -276,7 +276,7 @@ class ModulePart:
         return self.act_upon(outputs, explore, copies=not self.is_quick)  # module code may write to them later
 
     def act_upon(self, outputs: dict[str, Any], explore: bool, *, copies: bool = True) -> dict[Key, np.ndarray]:
-        """Like `act()`, but for outputs of any form. If `copies` is True, the returned arrays own their memory."""
+        """Like `act()`, but for arbitrary module outputs. If `copies` is True, the returned arrays own their memory."""
         logits: Any = outputs.get(LOGITS)
         leaves = leaves_of(outputs)
         if ACTIONS in outputs:
@@ -328,13 +328,13 @@ class ModulePart:
         return columns
 
     def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
-        """Sample with the RLlib distribution so that it can raise its error; it accepts some NaN."""
+        """Sample with the RLlib distribution so that it raises its error, if any; it accepts some NaN."""
         with torch.random.fork_rng([] if self._transfer is None else [self._device]):
             try:
                 dist_cls.from_logits(logits).sample()
             except RuntimeError as error:
                 rows = (~logits.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
-                error.add_note(f"module {self._id!r}: rows {rows} of its batch gave these; are weights or inputs NaN?")
+                error.add_note(f"module {self._id!r}: rows {rows} have non-finite logits; check its weights and inputs")
                 raise
 
     def _to_arrays(self, leaves: dict[Key, Any], copies: bool) -> dict[Key, np.ndarray]:
@@ -350,7 +350,7 @@ class ModulePart:
     def _array(self, key: Key, leaf: Any, copies: bool) -> np.ndarray:
         array = (leaf.detach() if leaf.requires_grad else leaf).numpy() if isinstance(leaf, Tensor) else leaf
         if not isinstance(array, np.ndarray) or not array.ndim:
-            problem = f"expected a row for each row of its batch in output {key!r}, got {type(leaf).__name__} {leaf!r}"
+            problem = f"expected output {key!r} to have one row per batch row, got {type(leaf).__name__} {leaf!r}"
             raise ModuleOutputError(self._id, problem)
         narrowed = NARROWED.get(array.dtype)
         if narrowed is not None:
@@ -359,7 +359,7 @@ class ModulePart:
 
 
 def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return actions and log-probabilities as in RLlib; without exploration, the latter are zeros of that shape."""
+    """Return actions and log-probabilities as in RLlib: zeros shaped like the actions unless `explore`."""
     if explore:
         return draws.sample(logits)
     actions = draws.likeliest(logits)
@@ -367,7 +367,7 @@ def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.n
 
 
 def _watch(module: RLModule, switch: EvaluationSwitch | None) -> WeightsWatch:
-    """Watch the weights and parts used by the layer functions or the evaluation switch."""
+    """Return a watch on the weights and submodules used by the layer functions or the evaluation switch."""
     if switch is None:
         return WeightsWatch(parts_run(module))
     return WeightsWatch(module.modules(), children_only=True)

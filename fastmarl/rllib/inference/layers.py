@@ -25,10 +25,10 @@ _linear = torch._C._nn.linear  # torch.nn.functional.linear
 
 
 def actor_function(module: Any) -> Actor | None:
-    """Return a function from the batch of the module to its outputs, valid for both exploration and inference.
+    """Return a function that maps a batch to the outputs of the module, for both exploration and inference.
 
     The function reads the current parameters at each call, does not write to the batch, and must be called without
-    gradients. Returns None if `module` may compute anything else.
+    gradients. Return None if the results might differ from those of `module`.
     """
     try:
         encoder, head = plain_actor(module)
@@ -64,7 +64,7 @@ def _recurrent_actor(encoder: Any, to_logits: Function) -> Actor:
 
 
 def _lstm_function(encoder: Any) -> Callable[[Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]:
-    """Return a function from observations [n, 1, ...] and a state to features [n, 1, k] and the next state."""
+    """Return a function that maps observations [n, 1, ...] and a state to features [n, 1, k] and the next state."""
     to_tokens = None if encoder.tokenizer is None else chain(_encoder_steps(encoder.tokenizer))
     lstm = LSTMStep(encoder.lstm)
 
@@ -88,7 +88,7 @@ def chain(functions: list[Function]) -> Function:
 
 
 def _encoder_steps(encoder: Any) -> list[Function]:
-    """Return the functions from observations [n, ...] to features [n, k]."""
+    """Return the functions that map observations [n, ...] to features [n, k]."""
     if type(encoder) is TorchMLPEncoder:
         return [*layer_steps(encoder.net.mlp)]
     cnn, flatten = encoder.net
@@ -113,7 +113,7 @@ def layer_steps(layers: nn.Sequential) -> Iterator[Function]:
 
 
 def _head_steps(head: Any) -> Iterator[Function]:
-    """Yield the functions of a head after its layers."""
+    """Yield the functions that a head applies after its layers."""
     if type(head) is TorchFreeLogStdMLPHead:
         yield _with_free_log_std(head)
     elif head.clip_log_std:

@@ -1,7 +1,7 @@
-"""A single LSTM step of torch, with weights kept in the memory layout of oneDNN.
+"""A single LSTM step in torch, with weights kept in oneDNN's memory layout.
 
-torch reorders the weights in every call. For a few rows this takes longer than the step, for a single row ten times as
-long. The step itself is computed by torch, so results are bit-identical.
+torch reorders the weights in every call. For a few rows, this takes longer than the step; for a single row, ten times
+as long. torch still computes the step, so results are bit-identical.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from fastmarl.rllib.inference.plain_modules import is_plain_part
 
-N_PROBED = 64  # numbers of each matrix compared before each step
+N_PROBED = 64  # elements of each matrix that are compared before each step
 TRIED_ROWS = (1, 2, 7, 33)
-LSTM_MODE = 2  # in the torch numbering of recurrent layers: RNN with ReLU, with tanh, LSTM, GRU
+LSTM_MODE = 2  # torch numbers recurrent layers: ReLU RNN, tanh RNN, LSTM, GRU
 
 
 class LSTMStep:
-    """Computes `layer` on sequences of length 1 in evaluation mode. To be called without gradients.
+    """Computes `layer` on sequences of length 1 in evaluation mode. Must be called without gradients.
 
     Args:
         layer: Single-layer LSTM with biases, whose parameters must not be replaced. In-place changes take effect in the
-            next call if detected by the torch version counters or by one of `N_PROBED` numbers in each matrix.
+            next call if they change torch's version counters or one of `N_PROBED` elements of each matrix.
     """
 
     def __init__(self, layer: nn.LSTM):
@@ -48,7 +48,7 @@ class LSTMStep:
         state_shape = (len(inputs), 1, layer.hidden_size)
         if inputs.shape[1:] != (1, layer.input_size) or h.shape != state_shape or c.shape != state_shape:
             states = h.transpose(0, 1), c.transpose(0, 1)
-            out, (h_out, c_out) = nn.LSTM.forward(layer, inputs, states)  # raises the error of torch
+            out, (h_out, c_out) = nn.LSTM.forward(layer, inputs, states)  # raises torch's error
             return out, h_out.transpose(0, 1), c_out.transpose(0, 1)
         if not self._packs:
             return torch_step(inputs, h, c, weights)
@@ -58,7 +58,7 @@ class LSTMStep:
         return step(inputs, h, c, [*self._packed, *weights[2:]])
 
     def forward(self, inputs: Any, hx: Any = None) -> Any:
-        """Replacement for forward() of the layer; longer sequences are passed on to the original."""
+        """Replace the layer's forward(); longer sequences are passed on to the original."""
         if (
             hx is not None
             and type(inputs) is Tensor
@@ -82,7 +82,7 @@ def has_quick_step(part: nn.Module) -> bool:
 
 @contextmanager
 def quick_layers(steps: Mapping[Any, Any]) -> Iterator[None]:
-    """Replace forward() of layers with methods of other objects within the context.
+    """Within the context, replace forward() of layers with that of other objects.
 
     Args:
         steps: Layer -> object that provides its forward(), such as an `LSTMStep`.
@@ -94,7 +94,7 @@ def quick_layers(steps: Mapping[Any, Any]) -> Iterator[None]:
         yield
     finally:
         for layer, forward in forwards.items():
-            if vars(layer).get("forward") == forward:  # not one set by user code meanwhile
+            if vars(layer).get("forward") == forward:  # unless user code has set another one
                 del vars(layer)["forward"]
 
 
@@ -115,7 +115,7 @@ def pack(weights: list[Tensor], size: int) -> list[Tensor]:
 
 
 def step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute a step as in `LSTMStep.__call__()`; `weights` are two packed matrices and two vectors."""
+    """Compute a step as in `LSTMStep.__call__()`; `weights` are two packed matrices and two bias vectors."""
     options: Any = False, [], LSTM_MODE, h.shape[-1], 1, True, False, False, False
     out, h_out, c_out, _ = torch.ops.aten.mkldnn_rnn_layer(
         inputs.transpose(0, 1), *weights, h.squeeze(1), c.squeeze(1), *options
@@ -132,7 +132,7 @@ def torch_step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> t
 
 @cache
 def is_exact(n_inputs: int, size: int) -> bool:
-    """Return whether packed weights give bit-identical results on this machine, cached per layer size."""
+    """Return whether packed weights yield bit-identical results on this machine, cached per layer size."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:

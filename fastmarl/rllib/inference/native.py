@@ -1,6 +1,6 @@
 """Native inference for default RLlib modules: compiled code replaces torch where results are equal up to rounding.
 
-fastmarl/core/nets/native.py does this for the default module of fastmarl.
+fastmarl/core/nets/native.py does this for fastmarl's default module.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Checks which default RLlib modules compute only their layers, so that plain functions can replace them.
 
-Only modules known to be bit-identical pass: exact instances of RLlib classes, with layers that compute the same in
-training and evaluation, without hooks, compiled parts or methods set on the instance.
+Only modules with bit-identical results pass: exact instances of RLlib classes, with layers that compute the same in
+training and evaluation, and without hooks, compiled parts or methods set on the instance.
 """
 
 import operator
@@ -52,7 +52,7 @@ METHODS = {  # the originals, read before user code can replace them
 
 
 def parts_run(module: Any) -> list[nn.Module]:
-    """Return the module and all its parts possibly run by `actor_function()`; empty for modules of other classes."""
+    """Return the module and all parts that `actor_function()` may run; empty for modules of other classes."""
     if type(module) not in RLLIB_MODULES:
         return []
     return [module, *parts_of(_encoder_of(module), module.pi)]
@@ -68,13 +68,13 @@ def plain_actor(module: Any) -> tuple[Any, Any]:
     The encoder is a TorchMLPEncoder, a TorchCNNEncoder or, with recurrent state, a TorchStatefulActorCriticEncoder.
 
     Raises:
-        NotDenseError: If `module` may compute anything else.
+        NotDenseError: If `module` may compute them in another way.
     """
     kind = type(module)
     if kind not in RLLIB_MODULES:
         raise NotDenseError(f"{kind.__name__} is not one of {', '.join(known.__name__ for known in RLLIB_MODULES)}")
     if own := vars(module).keys() & RLLIB_FORWARDS:
-        raise NotDenseError(f"the module has a {min(own)}() of its own")
+        raise NotDenseError(f"the module has a replaced {min(own)}()")
     if any(getattr(nn_module, f"_global{hooks}") for hooks in HOOKS):
         raise NotDenseError("torch has global hooks")
     if changed := [f"{owner.__name__}.{name}" for (owner, name), method in METHODS.items()
@@ -83,7 +83,7 @@ def plain_actor(module: Any) -> tuple[Any, Any]:
     encoder = _encoder_of(module)
     for part in (part for model in (encoder, module.pi) for part in model.modules()):
         if not is_plain_part(part):
-            raise NotDenseError(f"a {type(part).__name__} in it is not known, or has hooks, or is compiled")
+            raise NotDenseError(f"its {type(part).__name__} is unknown, has hooks or is compiled")
     if type(encoder) is TorchActorCriticEncoder:
         config: Any = encoder.config
         encoder = encoder.encoder if config.shared else encoder.actor_encoder

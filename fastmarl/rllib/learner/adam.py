@@ -10,7 +10,7 @@ from fastmarl.learning.adam import has_state, is_plain, places_of
 
 
 def step(optimizer: torch.optim.Optimizer) -> None:
-    """Take an optimizer step, in fewer operations if it is torch.optim.Adam on the CPU with default options."""
+    """Take an optimizer step; faster for torch.optim.Adam on the CPU with default options."""
     if is_plain(optimizer) and all(has_state(optimizer, group) for group in optimizer.param_groups) and is_exact():
         ExactAdam(optimizer).step()
     else:
@@ -21,7 +21,7 @@ class ExactAdam:
     """Takes optimizer steps, bit-identical to torch, in fewer passes over memory. Requires `is_exact()`.
 
     Args:
-        optimizer: An Adam optimizer of torch for which `can_fuse()` returns True. Parameters, gradients and moments
+        optimizer: A torch.optim.Adam for which `can_fuse()` returns True. Parameters, gradients and moments
             must not be replaced.
     """
 
@@ -55,7 +55,7 @@ class _ExactGroup:
         correction, size = (1 - beta2**n_steps) ** 0.5, lr / (1 - beta1**n_steps)
         for (at, gradient_at, mean_at, square_at, root_at, n), square, root in self._parameters:
             _adam.update_moments(gradient_at, mean_at, square_at, n, beta1, beta2)
-            torch.sqrt(square, out=root)  # by torch, whose square root is not always the nearest float
+            torch.sqrt(square, out=root)  # in torch, whose square root is not always the nearest float
             _adam.update_parameters(at, mean_at, root_at, n, correction, eps, -size)
         torch.autograd.graph.increment_version(self._group["params"])
 

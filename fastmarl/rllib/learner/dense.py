@@ -49,7 +49,7 @@ class DenseLayer:
         outputs: Memory for the outputs, or None to allocate it.
 
     Attributes:
-        outputs: [n_rows, n_out], of the last `forward()`.
+        outputs: Outputs of the last `forward()`, [n_rows, n_out].
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class DenseStack:
     def __init__(self, layers: list[DenseLayer], is_first: bool):
         self._layers = layers
         self._is_first = is_first
-        self._inputs: list[Tensor] = []  # of each layer, in the last `forward()`
+        self._inputs: list[Tensor] = []  # inputs of each layer in the last `forward()`
 
     @property
     def outputs(self) -> Tensor:
@@ -140,7 +140,7 @@ def layers_of(
     Args:
         sequence: Linear layers and activations.
         n_rows: Number of rows in a minibatch.
-        gradients: Memory for the gradients of its parameters.
+        gradients: Memory for the gradients of the parameters.
         last_outputs: Memory for the outputs of the last layer, or None to allocate it.
     """
     parts, found = list(sequence), []
@@ -154,7 +154,7 @@ def layers_of(
 
 
 def is_dense(sequence: nn.Sequential) -> bool:
-    """Return True if these are linear layers, each followed by at most one activation of a type in BACKWARDS."""
+    """Return True if the sequence has only linear layers, each followed by at most one activation in BACKWARDS."""
     follows_linear = False
     for part in sequence:
         if type(part) is not nn.Linear and not (follows_linear and type(part) in BACKWARDS):

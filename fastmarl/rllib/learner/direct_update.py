@@ -17,7 +17,7 @@ from fastmarl.rllib.learner import adam
 from fastmarl.rllib.learner.module_gradient import ExactGradient, RoundedGradient
 from fastmarl.rllib.learner.module_parts import PPOModuleParts, parts_of_module
 
-MOST_CHECKS = 8  # maximum number of minibatches of an update whose gradients are computed both ways
+MOST_CHECKS = 8  # maximum number of minibatches per update whose gradients are compared with autograd
 
 
 class DirectUpdate:
@@ -102,7 +102,7 @@ def direct_update(learner: Any, batch: MultiAgentBatch, n_rows: int, *, is_exact
     """Return a DirectUpdate for minibatches of this batch, or None if its results may differ from RLlib.
 
     Args:
-        learner: A PPOTorchLearner with the original losses and gradients of RLlib.
+        learner: A PPOTorchLearner with RLlib's original losses and gradients.
         batch: The train batch, for which `are_plain()` returns True.
         n_rows: Number of rows per module in a minibatch.
         is_exact: True if gradients must be bit-identical to RLlib, not only equal up to rounding.

@@ -9,7 +9,7 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 
 class MinibatchRows(dict[str, torch.Tensor]):
-    """Columns of a minibatch, whose `len()` is the number of rows, as for a SampleBatch."""
+    """Columns of a minibatch. `len()` is the number of rows, as for a SampleBatch."""
 
     def __len__(self) -> int:
         return len(next(iter(self.values())))
@@ -45,7 +45,7 @@ class MinibatchSource(Protocol):
         """Shuffle the rows with the same random numbers as RLlib."""
 
     def part(self, begin: int, end: int) -> Any:
-        """Return rows begin .. end in the current order."""
+        """Return rows [begin, end) in the current order."""
 
     def joined(self, parts: list[Any]) -> Any:
         """Join these parts into a minibatch."""
@@ -94,7 +94,7 @@ class Minibatch:
 
     Args:
         policy_batches: Module id -> MinibatchRows or RowNumbers.
-        n_env_steps: Number of env steps of the entire train batch, as also reported by RLlib minibatches.
+        n_env_steps: Number of env steps in the entire train batch; RLlib's minibatches also report this number.
     """
 
     def __init__(self, policy_batches: dict[str, Any], n_env_steps: int):
@@ -132,8 +132,8 @@ def minibatches(
     Args:
         batch: The train batch, for which `are_plain()` returns True.
         size: Number of rows per module in a minibatch.
-        n_epochs: If `n_total` is 0, stop once each row has been used this often or more.
-        n_total: Number of minibatches, or 0 for as many as `n_epochs` requires.
+        n_epochs: If `n_total` is 0, stop once each row has been used at least this many times.
+        n_total: Number of minibatches, or 0 to use `n_epochs`.
         shuffles: True to shuffle the rows of a module after each pass over them.
         source_class: Class of the sources of minibatches.
     """

@@ -20,7 +20,7 @@ ALIGNED = 16  # floats; alignment of torch tensors, which affects the last bits 
 
 
 def gradient_memory(module: nn.Module) -> tuple[Tensor, Gradients]:
-    """Allocate aligned memory for all gradients; return it, with zeros in the gaps, and a view per parameter."""
+    """Allocate aligned memory for all gradients; return it (gaps are zero) and a view of it per parameter."""
     parameters = list(module.parameters())
     sizes = [-(-each.numel() // ALIGNED) * ALIGNED for each in parameters]
     flat = memory(sum(sizes)).zero_()
@@ -31,11 +31,11 @@ def gradient_memory(module: nn.Module) -> tuple[Tensor, Gradients]:
 class ModuleGradient:
     """Forward and backward pass of a module for minibatches of `n_rows` rows, with reused memory.
 
-    To be called without autograd.
+    Must be called without autograd.
 
     Args:
         module: A default PPO module of RLlib.
-        parts: Its parts, from `parts_of_module()`.
+        parts: Parts of the module, from `parts_of_module()`.
         n_rows: Number of rows in a minibatch.
 
     Attributes:
@@ -93,9 +93,9 @@ class ExactGradient:
 
     Args:
         module: A module with discrete actions.
-        parts: Its parts, from `parts_of_module()`.
+        parts: Parts of the module, from `parts_of_module()`.
         n_rows: Number of rows in a minibatch.
-        coefficients: Coefficients of the loss, see Derivatives.
+        coefficients: Coefficients of the loss; see Derivatives.
 
     Attributes:
         flat, gradients: See `gradient_memory()`; `compute()` overwrites them.
@@ -107,7 +107,7 @@ class ExactGradient:
         self._loss = CategoricalLoss(n_rows, parts.n_logits, coefficients)
 
     def compute(self, minibatch: MinibatchRows) -> None:
-        """Compute the gradients of a minibatch. To be called without autograd."""
+        """Compute the gradients of a minibatch. Must be called without autograd."""
         net = self._net
         net.forward(minibatch[Columns.OBS])
         self._loss.derive(minibatch, net.logits, net.values, net.d_logits, net.d_values)
@@ -119,7 +119,7 @@ class RoundedGradient:
 
     Args:
         module: A default PPO module of RLlib.
-        parts: Its parts, from `parts_of_module()`.
+        parts: Parts of the module, from `parts_of_module()`.
         batch: The train batch, for which `are_known()` returns True.
         coefficients: Loss coefficients: `clip_param`, `vf_clip_param`, `vf_loss_coeff`, `entropy_coeff` and `kl_coeff`.
 
@@ -176,12 +176,12 @@ def _dense_net(parts: PPOModuleParts) -> DenseNet:
 
 
 class CategoricalLoss:
-    """Computes the derivatives of the PPO loss with the operations of autograd, for minibatches of `n_rows` rows.
+    """Computes the derivatives of the PPO loss with the same operations as autograd, for minibatches of `n_rows` rows.
 
     Args:
         n_rows: Number of rows in a minibatch.
         n_logits: Number of logits in a row.
-        coefficients: Coefficients of the loss, see Derivatives.
+        coefficients: Coefficients of the loss; see Derivatives.
     """
 
     def __init__(self, n_rows: int, n_logits: int, coefficients: dict[str, Any]):
@@ -194,14 +194,14 @@ class CategoricalLoss:
     def derive(
         self, minibatch: MinibatchRows, logits: Tensor, values: Tensor, d_logits: Tensor, d_values: Tensor
     ) -> None:
-        """Write the derivatives of the loss with respect to logits and values. To be called without autograd.
+        """Write the derivatives of the loss with respect to logits and values. Must be called without autograd.
 
         Args:
             minibatch: Columns for which `are_known()` returns True, with a loss mask.
             logits: Logits of the module, float32 [n_rows, n_logits].
             values: Values of the module, float32 [n_rows, 1].
-            d_logits: Derivatives with respect to the logits, of the same shape. OUT
-            d_values: Derivatives with respect to the values, of the same shape. OUT
+            d_logits: Output array for the derivatives with respect to the logits, of the same shape.
+            d_values: Output array for the derivatives with respect to the values, of the same shape.
         """
         counts, actions = minibatch[Columns.LOSS_MASK].numpy().view(np.uint8), minibatch[Columns.ACTIONS].long()
         logarithms = _normalized(logits)
@@ -239,5 +239,5 @@ class CategoricalLoss:
 
 
 def _normalized(logits: Tensor) -> Tensor:
-    """Return log-probabilities as computed by Categorical of torch."""
+    """Return log-probabilities as computed by torch's Categorical."""
     return logits - torch.logsumexp(logits, -1, keepdim=True)

@@ -15,7 +15,7 @@ from fastmarl.rllib.inference.plain_modules import is_plain_part, plain_actor
 from fastmarl.rllib.learner.dense import is_dense
 
 DISTRIBUTIONS = (TorchCategorical, TorchDiagGaussian)
-OWN_METHODS = {  # of a module
+OWN_METHODS = {  # methods that must not be replaced on the instance
     *("forward_train", "_forward_train", "compute_values", "get_train_action_dist_cls"),
     *("get_exploration_action_dist_cls", "unwrapped"),
 }
@@ -65,7 +65,7 @@ def _width(sequence: nn.Sequential) -> int:
 
 
 def parts_of_module(module: Any) -> PPOModuleParts | None:
-    """Return the layers of a module, or None if it may compute anything else."""
+    """Return the layers of a module, or None if it might not compute exactly these."""
     if type(module) is not DefaultPPOTorchRLModule or vars(module).keys() & OWN_METHODS or module.inference_only:
         return None
     if any(getattr(owner, name) != method for (owner, name), method in METHODS.items()):

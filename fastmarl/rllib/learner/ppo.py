@@ -1,4 +1,4 @@
-"""PPOTorchLearner of RLlib with less overhead around matrix products: same losses, minibatches and random numbers."""
+"""RLlib's PPOTorchLearner with less overhead around matrix products: same losses, minibatches and random numbers."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -33,7 +33,7 @@ class PPOTorchLearner(RLlibLearner):
     scaling), are called as in RLlib; the rest still runs faster.
 
     Attributes:
-        update_mode: "exact" or "fast", see `options()`.
+        update_mode: "exact" or "fast"; see `options()`.
     """
 
     update_mode: ClassVar[str] = "exact"
@@ -42,7 +42,7 @@ class PPOTorchLearner(RLlibLearner):
 
     @classmethod
     def options(cls, *, update: Literal["exact", "fast"] = "exact") -> type["PPOTorchLearner"]:
-        """Return a variant of this class with other options, which can be sent to remote learners.
+        """Return a variant of this class with these options, which can be sent to remote learners.
 
         Args:
             update: "exact": bit-identical to RLlib. "fast": equal up to rounding, for default RLlib modules of linear
@@ -89,9 +89,9 @@ class PPOTorchLearner(RLlibLearner):
         return self._is_plain(*methods) and are_default(self.module)
 
     def _noting_the_last(self, minibatches: Iterable) -> Iterator:
-        """Yield minibatches one behind, so that `_is_last` is already set when the last one is used.
+        """Yield minibatches one step late, so that `_is_last` is already set when the last one is used.
 
-        Making a minibatch ahead is safe, because nothing else samples random numbers.
+        Building one minibatch ahead is safe, because nothing else draws random numbers.
         """
         self._is_last, waiting = False, None
         for minibatch in minibatches:
@@ -167,7 +167,7 @@ class PPOTorchLearner(RLlibLearner):
     def compute_gradients(self, loss_per_module: dict, **kwargs: Any) -> Any:
         """Compute gradients of the losses in `loss_per_module`, like the RLlib method."""
         for parameter in self._params.values():
-            parameter.grad = None  # faster than the RLlib optimizers one after the other
+            parameter.grad = None  # faster than zeroing the gradients of each RLlib optimizer
         return super().compute_gradients(loss_per_module, **kwargs)
 
     def apply_gradients(self, gradients_dict: dict) -> None:
@@ -192,14 +192,14 @@ class PPOTorchLearner(RLlibLearner):
 
 
 def _are_finite(gradients: list[Any]) -> bool:
-    """Return True if all numbers are known to be finite because their sum is finite."""
+    """Return True if the sum of all gradients is finite, so each element is too."""
     if not all(type(each) is torch.Tensor and each.dtype == torch.float32 and each.is_cpu for each in gradients):
         return False
     return bool(torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum()))
 
 
 def __getattr__(name: str) -> Any:
-    """Return variants by name, so that they can be pickled: `PPOTorchLearner__fast` has the update "fast"."""
+    """Return variants by name, for unpickling: `PPOTorchLearner__fast` has update="fast"."""
     if name not in map(_name_with, UPDATES):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _variant(PPOTorchLearner, name.rpartition("__")[2])
@@ -213,7 +213,7 @@ def _name_with(update: str) -> str:
 def _variant(origin: type, update: str) -> type:
     """Return the variant of a learner class with this update, cached.
 
-    Variants of PPOTorchLearner are pickled by import; cloudpickle sends variants of other classes by value.
+    Variants of PPOTorchLearner are pickled by reference; cloudpickle pickles variants of other classes by value.
     """
     name = _name_with(update)
     if origin is not PPOTorchLearner:
@@ -261,8 +261,8 @@ def _is_in_training(module: Any) -> bool:
 def loss_without_metrics(learner: Any, module_id: str, batch: dict[str, Any], fwd_out: dict[str, Any]) -> torch.Tensor:
     """Compute the loss returned by `compute_loss_for_module()` of the learner for default RLlib modules.
 
-    This is the PPO loss (Schulman et al. 2017, "Proximal Policy Optimization Algorithms") with the operations of RLlib
-    in the same order, so that the gradient is bit-identical. Operations needed only for metrics are left out.
+    This is the PPO loss (Schulman et al. 2017, "Proximal Policy Optimization Algorithms") with RLlib's operations in
+    the same order, so that the gradient is bit-identical. Operations needed only for metrics are left out.
     """
     config, module = learner.config.get_config_for_module(module_id), learner.module[module_id].unwrapped()
     mask = batch.get(Columns.LOSS_MASK)

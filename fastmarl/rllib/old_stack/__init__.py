@@ -1,1 +1,1 @@
-"""The old API stack of RLlib: RolloutWorker with the fastmarl sampler."""
+"""RLlib's old API stack: RolloutWorker with the fastmarl sampler."""

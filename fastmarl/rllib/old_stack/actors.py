@@ -1,4 +1,4 @@
-"""Actors, which choose actions for the agents of a policy and store their steps, natively or with RLlib parts."""
+"""Actors choose actions for the agents of a policy and store their steps, natively or with RLlib components."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ OBS, NEXT_OBS, ACTIONS = SampleBatch.OBS, SampleBatch.NEXT_OBS, SampleBatch.ACTI
 Actions = dict[Any, dict[Hashable, Any]]
 """Env id -> agent id -> action."""
 Seen = tuple[Hashable, Any, Any, Any, Any, Any]
-"""The part of an env step for a single agent: (id, observation, reward, terminated, truncated, info)."""
+"""An env step of a single agent: (id, observation, reward, terminated, truncated, info)."""
 
 
 class PolicyActor(Protocol):
@@ -36,20 +36,20 @@ class PolicyActor(Protocol):
     policy: Any
 
     def observe(self, episode: OldStackEpisode, seen: list[Seen], is_over: bool) -> list[Any]:
-        """Record a step of the agents in an env, and return an item for each agent to act next."""
+        """Record an env step of these agents, and return an item for each agent that acts next."""
 
     def begin(self, episode: OldStackEpisode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
-        """Record the first observations after a reset, and return an item for each agent to act next."""
+        """Record the first observations after a reset, and return an item for each agent that acts next."""
 
     def act(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> Any:
         """Return the policy output for these agents."""
 
     def send(self, acting: list[Any], answer: Any, actions: Actions, off_policy: Actions) -> None:
-        """Put the actions of a policy output into the env dicts; `off_policy` contains actions taken instead."""
+        """Write the actions of a policy output to `actions`; `off_policy` has the actions that envs took instead."""
 
 
 class RLlibActor:
-    """Acts with the connectors and collectors of RLlib, called as in the RLlib loop.
+    """Acts with RLlib's connectors and collectors, called as in the RLlib loop.
 
     Args:
         policy: The policy.
@@ -144,7 +144,7 @@ class FastActor:
         trajectories: Function that returns the current trajectories of all policies.
 
     Attributes:
-        backend: "plain", or the reason why actions are computed by calling the model or the policy.
+        backend: "plain", or what is called to compute actions (the model or the policy), and why.
     """
 
     def __init__(self, policy: Any, trajectories: Callable[[], Iterable[Trajectory]]):
@@ -157,7 +157,7 @@ class FastActor:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the parts of the policy again before a call, because they may have been replaced."""
+        """Re-read the parts of the policy before a call, because they may have been replaced."""
         policy = self.policy
         self.views.look_at(policy)
         self._agent_pieces = AgentPieces(policy)
@@ -168,23 +168,23 @@ class FastActor:
         former, self._by_model = self._by_model, None
         problem = problem_of(policy)
         if not self.views.sees_observations_alone:
-            problem = problem or "it asks for more than the current observations"
+            problem = problem or "it needs more inputs than the current observations"
         if problem is None:
             self.backend = "plain"
             self._plain = PlainPolicy(policy)
         elif (problem_with_model := problem_of_calls(policy)) is None:
-            self.backend = f"the model's own call: {problem}"
+            self.backend = f"model call: {problem}"
             self._by_model = ModelPolicy(policy, former)
         else:
-            self.backend = f"the policy's own call: {problem_with_model}"
+            self.backend = f"policy call: {problem_with_model}"
         self._spaces = tree.flatten(self._agent_pieces.states._action_space_struct)
-        # (env id, agent id, value written to the buffer of states after a call). Empty within a call and after an
-        # interrupted one, when episodes may have ended and RLlib may have removed their entries.
+        # (env id, agent id, value written to the state buffer after a call). Empty during a call and after an
+        # interrupted one, because RLlib may have removed the entries of episodes that ended.
         self._kept: list[tuple[Any, Hashable, Any]] = []
 
     @property
     def quick_layers(self) -> Mapping[Any, Any]:
-        """Quick layers of the policy model, see `quick_layers()`."""
+        """Replaced layers of the policy's model; see `quick_layers()`."""
         return {} if self._by_model is None else self._by_model.quick_layers
 
     def new_trajectory(self, episode: OldStackEpisode, agent_id: Hashable) -> Trajectory:
@@ -271,7 +271,7 @@ class FastActor:
                 self._kept.append((one.env_id, one.agent_id, kept))
 
     def as_rllib_item(self, one: Trajectory) -> AgentConnectorDataType:
-        """Convert a trajectory to the item used by `RLlibActor` for an agent to act next."""
+        """Convert a trajectory to the item that `RLlibActor` uses for an agent that acts next."""
         values = {
             SampleBatch.T: one.times[-1],
             SampleBatch.AGENT_INDEX: one.agent_index,
@@ -283,11 +283,11 @@ class FastActor:
         )
 
     def answer(self, acting: list[Any]) -> tuple[Any, list[Any], dict[str, Any]]:
-        """Return the output for these agents in the form returned by policies."""
+        """Return the last policy output for these agents, in the format of RLlib policies."""
         return _answer_of(self.outputs.taken([one.pending for one in acting]))
 
     def keep_inputs(self, trajectories: Iterable[Trajectory]) -> None:
-        """Write the data the policy needs to act next to the RLlib connector."""
+        """Write the inputs for the next actions to the RLlib connector that builds them."""
         if self.views.sees_observations_alone:
             return
         collectors = self.policy.agent_connectors.connectors[-1].agent_collectors
@@ -296,7 +296,7 @@ class FastActor:
                 collectors[one.env_id][one.agent_id] = one.as_collector_for_inference(self._initial_states)
 
     def changed_views(self, views: Views) -> bool:
-        """Return True if running trajectories do not have steps required by the current views of the policy."""
+        """Return True if running trajectories may lack steps that `views`, the current views, require."""
         return (views.before, [*views.zeros]) != (self.views.before, [*self.views.zeros])
 
     def lost_states(self) -> bool:
@@ -308,7 +308,7 @@ class FastActor:
 
 
 class UnfitAnswerError(Exception):
-    """A policy output that cannot be stored in rows: it has states or nested outputs, or its columns have changed.
+    """A policy output cannot be stored in rows: it is nested, has unexpected states, or its columns have changed.
 
     Args:
         answer: The policy output.
@@ -320,7 +320,7 @@ class UnfitAnswerError(Exception):
 
 
 def problems_of(policy: Any, views: Views) -> list[str]:
-    """Return the reasons why a policy with these views needs RLlib connectors and collectors; empty if it does not."""
+    """Return the reasons why a policy with these views needs RLlib connectors and collectors; empty if none."""
     problems = [views.problem]
     if policy.agent_connectors is None or policy.action_connectors is None:
         problems.append("it has no connectors")
@@ -331,12 +331,12 @@ def problems_of(policy: Any, views: Views) -> list[str]:
             if not isinstance(space, SINGLE_ARRAYS) and any(
                 one.source == OBS and one.shift != 0 for one in views.inputs
             ):
-                problems.append("it asks for nested observations of other steps to act")
+                problems.append("it requests nested observations of other steps as an input")
     return [problem for problem in problems if problem is not None]
 
 
 def _outputs_of(answer: tuple[Any, list[Any], dict[str, Any]]) -> dict[str, Any]:
-    """Return column -> output of a policy.
+    """Return a policy output as a dict of column -> values.
 
     Raises:
         UnfitAnswerError: If another output has the same name as the actions or a state.
@@ -350,7 +350,7 @@ def _outputs_of(answer: tuple[Any, list[Any], dict[str, Any]]) -> dict[str, Any]
 
 
 def _answer_of(outputs: dict[str, Any]) -> tuple[Any, list[Any], dict[str, Any]]:
-    """Return outputs in the form returned by policies."""
+    """Convert outputs to the (actions, states, extra outputs) format of RLlib policies."""
     states = [values for name, values in outputs.items() if name.startswith(STATE_OUT)]
     extra = {name: values for name, values in outputs.items() if name != ACTIONS and not name.startswith(STATE_OUT)}
     return outputs[ACTIONS], states, extra

@@ -1,7 +1,7 @@
-"""A single step of the attention layers in RLlib GTrXL networks, without recomputing constants.
+"""Computes single steps of the attention layers in RLlib's GTrXL networks without recomputing constants.
 
-In each call RLlib computes the relative position encoding, a mask that masks nothing for a single step, and a shift
-that moves nothing. The other operations are the same as in RLlib, so results are bit-identical.
+In each call, RLlib recomputes the relative position encoding, as well as a mask and a shift that have no effect on a
+single step. All other operations are the same as in RLlib, so results are bit-identical.
 """
 
 from typing import Any
@@ -21,11 +21,11 @@ FORWARD = RelativeMultiHeadAttention.forward  # read before user code can replac
 
 
 class AttentionStep:
-    """Computes `layer` for sequences of length 1. To be called without gradients.
+    """Computes `layer` for sequences of length 1. Must be called without gradients.
 
     Args:
-        layer: Layer whose parameters must not be replaced. In-place changes take effect in the next call if detected by
-            the torch version counter or by one of `N_PROBED` numbers of the position matrix.
+        layer: Layer whose parameters must not be replaced. In-place changes take effect in the next call if they change
+            torch's version counter or one of `N_PROBED` elements of the position matrix.
     """
 
     def __init__(self, layer: Any):
@@ -37,7 +37,7 @@ class AttentionStep:
         self._mark: tuple = ()
 
     def forward(self, inputs: Tensor, memory: Any = None) -> Any:
-        """Replacement for forward() of the layer; longer sequences are passed on to the original.
+        """Replace the layer's forward(); longer sequences are passed on to the original.
 
         Args:
             inputs: [n, 1, size].

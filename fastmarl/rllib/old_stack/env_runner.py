@@ -1,4 +1,4 @@
-"""EnvRunnerV2 of RLlib with the step store of fastmarl."""
+"""RLlib's EnvRunnerV2 with fastmarl's storage of steps."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
@@ -25,20 +25,20 @@ from fastmarl.rllib.old_stack.trajectory import Trajectory
 from fastmarl.rllib.old_stack.views import Views
 
 BASE_ENVS = (MultiAgentEnvWrapper, VectorEnvWrapper, RemoteBaseEnv)
-"""Classes of vectorized envs in which agents are known to take the actions of their policies."""
-UNFIT = "its outputs are not arrays with a row for each agent, always of the same kind"
+"""Vectorized env classes in which agents are known to take the actions of their policies."""
+UNFIT = "its outputs are not arrays with one row per agent and constant dtypes and shapes"
 ALL, COMMON = "__all__", "__common__"
 
 
 class EnvRunner(EnvRunnerV2):
     """Replaces the RLlib class of the old API stack; returns the same batches.
 
-    It overrides how the RLlib loop adds env steps (`_process_observations`), calls policies (`_do_policy_eval`) and
-    uses their outputs (`_process_policy_eval_results`). Environments, callbacks, batch cutting, metrics and
-    postprocessing are left to RLlib.
+    It overrides how the RLlib loop records env steps (`_process_observations`), calls policies (`_do_policy_eval`) and
+    processes their outputs (`_process_policy_eval_results`). Environments, callbacks, batch cutting and metrics are
+    left to RLlib.
 
     Attributes:
-        slow_path_reasons: Policy id -> reasons why RLlib connectors and collectors serve the policy.
+        slow_path_reasons: Policy id -> reasons for using RLlib connectors and collectors.
     """
 
     _active_episodes: dict[Any, OldStackEpisode]
@@ -47,9 +47,9 @@ class EnvRunner(EnvRunnerV2):
         super().__init__(*args, **kwargs)
         self._actors: dict[Hashable, PolicyActor] = {}
         self.slow_path_reasons: dict[Hashable, list[str]] = {}
-        # Its agents remain in the policy state buffers until the RLlib loop resets the connectors for its env.
+        # The agents of this episode remain in the policy state buffers until the RLlib loop resets the connectors.
         self._ended: OldStackEpisode | None = None
-        # Of the current step: policy id -> acting agents, in the form used by the actor; policy output.
+        # For the current step: policy id -> acting agents, as items of the actor; policy id -> policy output.
         self._acting: dict[Hashable, list[Any]] = {}
         self._answers: dict[Hashable, Any] = {}
 
@@ -70,7 +70,7 @@ class EnvRunner(EnvRunnerV2):
             policy = policies.cache.get(policy_id)
             if policy is not None:
                 self._look_at(policy_id, policy)
-            elif reasons := self._reasons_of_all():  # reading it from the map may stash another policy
+            elif reasons := self._reasons_of_all():  # reading the policy from the map may stash another
                 self.slow_path_reasons[policy_id] = reasons
 
     def _actor(self, policy_id: Hashable) -> PolicyActor:
@@ -100,7 +100,7 @@ class EnvRunner(EnvRunnerV2):
     def _reasons_of_all(self) -> list[str]:
         """Return the reasons that apply to all policies."""
         if type(self._base_env) not in BASE_ENVS:
-            return [f"the environments are a {type(self._base_env).__name__}"]
+            return [f"the base env is a {type(self._base_env).__name__}"]
         return []
 
     def _reasons(self, policy_id: Hashable, policy: Any, actor: PolicyActor | None) -> list[str]:
@@ -115,8 +115,8 @@ class EnvRunner(EnvRunnerV2):
         if is_known and isinstance(actor, FastActor):
             if actor.changed_views(views) and any(self._running(policy_id)):
                 return ["its view requirements were changed while episodes were running"]
-            return ["its buffer of states was changed while episodes were running"] if actor.lost_states() else []
-        return ["it came, or was changed, while episodes were running"] if any(self._running(policy_id)) else []
+            return ["its state buffer was changed while episodes were running"] if actor.lost_states() else []
+        return ["it was added or replaced while episodes were running"] if any(self._running(policy_id)) else []
 
     def _running(self, policy_id: Hashable) -> Iterator[tuple[OldStackEpisode, Hashable]]:
         """Yield (episode, agent id) for the agents of the policy in running episodes."""
@@ -132,7 +132,7 @@ class EnvRunner(EnvRunnerV2):
             yield from self._ended.trajectories
 
     def _give_to_rllib(self, policy_id: Hashable, policy: Any, is_unfit: bool = False) -> PolicyActor:
-        """Hand a policy with its running episodes over to the connectors and collectors of RLlib."""
+        """Hand a policy and its running episodes over to RLlib's connectors and collectors."""
         former = self._actors.get(policy_id)
         if isinstance(former, FastActor):
             if former.policy is policy and not former.lost_states():
@@ -150,7 +150,7 @@ class EnvRunner(EnvRunnerV2):
         return actor
 
     def _stash(self) -> Any:
-        """Replacement for the map method that stashes a policy; completes the policy state first, as in RLlib."""
+        """Stash the least recently used policy, first completing its state; replaces a method of the policy map."""
         policies = self._worker.policy_map
         policy_id = policies._deque[0]
         actor = self._actors.get(policy_id)
@@ -159,7 +159,7 @@ class EnvRunner(EnvRunnerV2):
         return type(policies)._stash_least_used_policy(policies)
 
     def keep_states(self) -> None:
-        """Write the last outputs of agents to RLlib connectors after a call, because they are part of policy states."""
+        """Write the last outputs of agents, which are part of policy states, to RLlib connectors after a call."""
         for actor in self._actors.values():
             if isinstance(actor, FastActor):
                 actor.keep_states(self._trajectories())
@@ -167,16 +167,14 @@ class EnvRunner(EnvRunnerV2):
     def backends(self) -> dict[str, str]:
         """Return the inference backend of each policy."""
         return {
-            str(policy_id): actor.backend
-            if isinstance(actor, FastActor)
-            else "RLlib's connectors and the policy's own call"
+            str(policy_id): actor.backend if isinstance(actor, FastActor) else "RLlib connectors and policy call"
             for policy_id, actor in self._actors.items()
         }
 
     # Episodes.
 
     def create_episode(self, env_id: Any) -> OldStackEpisode:
-        """Create an episode like the RLlib method, but of the fastmarl class."""
+        """Like the RLlib method, but create an episode of the fastmarl class."""
         assert env_id not in self._active_episodes
         worker = self._worker
         episode = OldStackEpisode(
@@ -294,7 +292,7 @@ class EnvRunner(EnvRunnerV2):
     def _last_words(
         self, policy_id: Hashable, agent_id: Hashable, rewards: dict, truncateds: dict, infos: dict
     ) -> Seen:
-        """Return the last step of an agent unobserved at the episode end, with an observation sampled as in RLlib."""
+        """Return the last step of an agent unobserved when its episode ends, with a sampled observation as in RLlib."""
         space = get_original_space(self._worker.policy_map[policy_id].observation_space)
         reward, info = rewards.get(agent_id, 0.0), infos.get(agent_id, {})
         return agent_id, space.sample(), reward, True, truncateds.get(agent_id, False), info
@@ -302,7 +300,7 @@ class EnvRunner(EnvRunnerV2):
     def _EnvRunnerV2__process_resetted_obs_for_eval(
         self, env_id: Any, obs: dict, infos: dict, episode: OldStackEpisode, to_eval: dict[Hashable, list[Any]]
     ) -> None:
-        """Record a reset of an env; the RLlib loop calls its private method by this name."""
+        """Record a reset of an env; overrides a private RLlib method by its mangled name."""
         by_policy: dict[Hashable, list[tuple[Hashable, Any]]] = {}
         for agent_id, observation in obs[env_id].items():
             by_policy.setdefault(episode.policy_for(agent_id), []).append((agent_id, observation))
@@ -327,6 +325,6 @@ class EnvRunner(EnvRunnerV2):
         for env_id in active_envs:
             actions[env_id] = {}
         for policy_id, acting in to_eval.items():
-            actor = self._actor(policy_id)  # may hand the policy over to RLlib, with another form of the output
+            actor = self._actor(policy_id)  # may hand the policy over to RLlib, which changes the format of the output
             actor.send(acting, eval_results[policy_id], actions, off_policy_actions)
         return actions

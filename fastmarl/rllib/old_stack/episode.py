@@ -1,4 +1,4 @@
-"""An episode that stores agent steps in fastmarl trajectories, if the policies allow it."""
+"""An episode that stores agent steps in fastmarl trajectories where the policies allow it."""
 
 import math
 from collections.abc import Callable, Hashable, Mapping
@@ -24,12 +24,12 @@ QuickLayersOf = Callable[[Hashable], Mapping[Any, Any]]
 
 
 class OldStackEpisode(EpisodeV2):
-    """The RLlib class with fastmarl trajectories.
+    """RLlib's EpisodeV2 with fastmarl trajectories.
 
     Args:
         args, kwargs: Arguments of the RLlib class.
         new_trajectory: (episode, agent id) -> trajectory for the agent steps, or None to use the RLlib collector.
-        quick_layers_of: Policy id -> quick layers of its model, see `quick_layers()`.
+        quick_layers_of: Policy id -> replaced layers of its model; see `quick_layers()`.
     """
 
     active_agent_steps: int
@@ -130,7 +130,7 @@ def is_gae(policy: Any) -> bool:
 
 
 def add_gae(policy: Any, batch: SampleBatch) -> SampleBatch:
-    """Add advantages and value targets to a batch, with the operations and dtypes of RLlib.
+    """Add advantages and value targets to a batch, with RLlib's operations and dtypes.
 
     Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation".
     """

@@ -1,4 +1,4 @@
-"""The input columns of a policy, as built by the RLlib inference collectors."""
+"""Builds the input columns of a policy like RLlib's inference collectors."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.trajectory import Trajectory, as_array, saved
 from fastmarl.rllib.old_stack.views import ACTIONS, CONSTANT_TO_ACT, LISTS, OBS, STATE_OUT, View, Views
 
-NO_STEP = -1  # the step of the first observation of an agent, in RLlib connectors
+NO_STEP = -1  # step number of an agent's first observation in RLlib connectors
 
 
 class OutputView(NamedTuple):
@@ -21,11 +21,11 @@ class OutputView(NamedTuple):
 
     Attributes:
         source: Name of the output.
-        at: Index of the step shown, among the last steps, or an array of k such indices.
-        is_last_entry: True where `at` shows the constant entry: a bool, or an array of k.
-        shows_last_entry: True if any position shows it.
-        has_last_entry: True if the column has one.
-        initial: Value before the first step, and of the last entry.
+        at: Index into the last steps, or an array of k indices.
+        is_last_entry: True where `at` refers to the constant entry, as a bool or an array of k.
+        shows_last_entry: True if any of `is_last_entry` is True.
+        has_last_entry: True if the column ends with the constant entry.
+        initial: Value before the first step, and of the constant entry.
     """
 
     source: str
@@ -39,13 +39,13 @@ class OutputView(NamedTuple):
 class PolicyInputs:
     """Builds policy inputs from the steps of the acting agents.
 
-    RLlib has one collector per agent. It keeps the last `views.before` values of each column: of observations,
-    including the current one; of outputs and outcomes, up to the last step. A column that does not exist yet when the
-    agent first acts also has a last entry that never changes, and nothing after it is visible.
+    RLlib has one collector per agent, which keeps the last `views.before` values of each column: observations up to the
+    current one, outputs and outcomes up to the last step. A column that does not exist yet when the agent first acts
+    also ends with an entry that never changes.
 
     Args:
         policy: The policy.
-        views: Its view requirements.
+        views: View requirements of the policy.
         outputs: Rows of the policy outputs.
         initial_states: States before the first step.
     """
@@ -74,7 +74,7 @@ class PolicyInputs:
     def _columns(self, acting: list[Trajectory]) -> dict[str, Any]:
         rows = np.empty((len(acting), self._views.before), np.int64)
         has_initial = rows_before(acting, self._views.before, rows)
-        windows: dict[str, list[np.ndarray]] = {}  # of columns in lists, per agent
+        windows: dict[str, list[np.ndarray]] = {}  # list column -> its window of each agent
         columns = {}
         for view in self._views.inputs:
             source = view.source
@@ -111,7 +111,7 @@ class PolicyInputs:
         return as_array([*[view.initial] * n_initial, *values[n_initial:], view.initial])
 
     def _of_outputs(self, view: OutputView, rows: np.ndarray, has_initial: bool) -> np.ndarray:
-        """Return a view of the policy outputs, where `rows` are the rows of the last steps, see `rows_before()`."""
+        """Return a view of the policy outputs; `rows` are the rows of the last steps, from `rows_before()`."""
         seen, initial = rows[:, view.at], view.initial
         if view.source in self._outputs.names:
             values = self._outputs.take(view.source, seen)
@@ -138,7 +138,7 @@ def _output_view(view: View, views: Views, initial_states: list[Any]) -> OutputV
 
 
 def _dtype(rows: np.ndarray, of_outputs: np.dtype, of_initial: np.dtype, has_last_entry: bool) -> np.dtype:
-    """Return the dtype of a column of all agents; in RLlib it differs per agent, depending on its last steps."""
+    """Return the common dtype of a column; in RLlib, each agent's dtype depends on its last steps."""
     n_initial = (rows < 0).sum(axis=1) + has_last_entry
     n = rows.shape[1] + has_last_entry
     kinds = [(n_initial == 0, of_outputs), (n_initial == n, of_initial)]

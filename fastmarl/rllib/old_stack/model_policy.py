@@ -1,4 +1,4 @@
-"""Computes actions of RLlib torch policies by calling their model, without the surrounding calls."""
+"""Computes actions of RLlib torch policies by calling their model directly."""
 
 import functools
 from collections.abc import Callable
@@ -36,10 +36,10 @@ class ModelPolicy:
 
     Args:
         policy: A policy for which `problem_of_calls()` is None.
-        former: The previous object for this policy; its `quick_layers` are kept.
+        former: Previous ModelPolicy of the policy, whose `quick_layers` are reused.
 
     Attributes:
-        quick_layers: Layer of the model -> object that computes a single step of it, see `quick_layers()`.
+        quick_layers: Layer of the model -> object that computes a single step of it; see `quick_layers()`.
     """
 
     def __init__(self, policy: Any, former: Self | None = None):
@@ -89,7 +89,7 @@ class ModelPolicy:
         return _to_numpy(actions), of_states, of_extra
 
     def _is_in_eval_mode(self) -> bool:
-        """Return True if eval() of the model would change nothing."""
+        """Return True if calling `model.eval()` would change nothing."""
         if not self._parts or any(map(TRAINING, self._parts)):
             return False
         return self._current_children() == self._all_children
@@ -108,7 +108,7 @@ class ModelPolicy:
         return (actions, logp) if np.isfinite(logp).all() else None
 
     def _chosen(self, logits: Any, inputs: SampleBatch, states: list[Any]) -> tuple[Any, dict[str, Any]]:
-        """Return actions and other policy outputs, using the distribution and exploration of RLlib."""
+        """Return actions and other policy outputs, using RLlib's distribution and exploration."""
         policy = self._policy
         distribution = policy.dist_class(logits, policy.model)
         actions, logp = policy.exploration.get_exploration_action(
@@ -119,14 +119,14 @@ class ModelPolicy:
 
 
 def _has_torchs_eval(part: nn.Module) -> bool:
-    """Return True if eval() of the module only sets a flag on the module and its children."""
+    """Return True if the module's `eval()` only sets a flag on it and its children."""
     kind = type(part)
     is_torchs = kind.train is nn.Module.train and kind.eval is nn.Module.eval and "train" not in vars(part)
     return is_torchs and not isinstance(part, torch.jit.ScriptModule)
 
 
 def problem_of_calls(policy: Any) -> str | None:
-    """Return why the policy itself must be called for actions, or None if `ModelPolicy` computes the same."""
+    """Return why the policy itself must be called for actions, or None if `ModelPolicy` is equivalent."""
     if problem := problem_of_methods(policy):
         return problem
     if not isinstance(policy.model, TorchModelV2) or not isinstance(policy.model, nn.Module):
@@ -137,7 +137,7 @@ def problem_of_calls(policy: Any) -> str | None:
 
 
 def _with_logp(extra: dict[str, Any], logits: Any, logp: Any) -> dict[str, Any]:
-    """Add the outputs that RLlib adds to the extra outputs of a policy."""
+    """Add distribution inputs and action probabilities to the extra outputs, as RLlib does."""
     if logits is not None:
         extra[SampleBatch.ACTION_DIST_INPUTS] = logits
     if logp is not None:

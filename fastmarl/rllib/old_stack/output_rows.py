@@ -17,8 +17,8 @@ class OutputRows:
     Rows are numbered in order of arrival. When the memory is full, rows still needed are compacted.
 
     Args:
-        holders: Function that returns the holders of all rows still needed; each has a list `rows`, and a row `pending`
-            that may be -1.
+        holders: Function that returns the objects that hold all rows still needed; each has a list `rows` and a row
+            `pending`, which may be -1.
         flattens_actions: True if each nested action is recorded as a single array.
 
     Attributes:
@@ -30,7 +30,7 @@ class OutputRows:
         self._holders = holders
         self._flattens_actions = flattens_actions
         self._columns: dict[Any, np.ndarray] = {}
-        self._action: Any = None  # an example of a nested action, whose leaves have the columns (ACTIONS, i)
+        self._action: Any = None  # an example of a nested action; its leaves are in the columns (ACTIONS, i)
         self._action_columns: list[Any] = [ACTIONS]
         self.names: list[str] = []
         self._used = 0

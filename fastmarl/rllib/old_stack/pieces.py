@@ -1,4 +1,4 @@
-"""The default connectors of RLlib, applied to all agents of an env in a single call."""
+"""RLlib's default connectors, applied to all agents of an env in a single call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ class AgentPieces:
     Attributes:
         clip_reward: Function that clips a reward, or None if rewards are not clipped.
         states: RLlib buffer of the policy outputs.
-        problem: The reason why the RLlib pipeline must be called, or None if it need not be.
+        problem: Reason why the RLlib pipeline must be called, or None.
     """
 
     def __init__(self, policy: Policy):
@@ -66,11 +66,11 @@ class AgentPieces:
 
 def _problem_of_agent_pieces(pipeline: Any) -> str | None:
     if type(pipeline) is not AgentConnectorPipeline or _has_own_methods(pipeline):
-        return f"its agent connectors are a {type(pipeline).__name__}"
+        return f"its agent connector pipeline is a {type(pipeline).__name__}"
     kinds = [type(piece) for piece in pipeline.connectors]
     for piece in pipeline.connectors:
         if _has_own_methods(piece):
-            return f"its connector {type(piece).__name__} has methods of its own"
+            return f"its connector {type(piece).__name__} has replaced methods"
     if kinds[-2:] != [StateBufferConnector, ViewRequirementAgentConnector] or not {*kinds[:-2]} <= {*BEFORE_STATES}:
         return f"its agent connectors are {[kind.__name__ for kind in kinds]}"
     return None
@@ -114,7 +114,7 @@ class ActionPieces:
     """Action connectors of a policy.
 
     Attributes:
-        problem: The reason why the RLlib pipeline must be called, or None if it need not be.
+        problem: Reason why the RLlib pipeline must be called, or None.
     """
 
     def __init__(self, policy: Policy):
@@ -132,7 +132,7 @@ class ActionPieces:
         """Convert actions to the form passed to envs, with read-only arrays.
 
         Returns:
-            (action of each agent; per action leaf, True if RLlib would send the same arrays that it stores)
+            (actions, one per agent; flags, one per action leaf: True if RLlib would send the arrays that it stores)
         """
         if not isinstance(self._space, gym.Space):
             return self._nested_for_envs(actions)
@@ -158,10 +158,10 @@ class ActionPieces:
 
 def _problem_of_action_pieces(pipeline: Any) -> str | None:
     if type(pipeline) is not ActionConnectorPipeline or _has_own_methods(pipeline):
-        return f"its action connectors are a {type(pipeline).__name__}"
+        return f"its action connector pipeline is a {type(pipeline).__name__}"
     kinds = [type(piece) for piece in pipeline.connectors]
     if any(_has_own_methods(piece) for piece in pipeline.connectors):
-        return "its action connectors have methods of their own"
+        return "its action connectors have replaced methods"
     inner = kinds[1:-1]
     if (
         kinds[:1] != [ConvertToNumpyConnector]
@@ -180,6 +180,6 @@ def _read_only(actions: list[Any]) -> list[Any]:
 
 
 def _show_in_metrics(pipeline: Any) -> None:
-    """Create a timer for each connector, as in RLlib metrics; no time is spent in these connectors."""
+    """Create a timer for each connector, so that RLlib metrics contain it although the connector never runs."""
     for piece in pipeline.connectors:
         pipeline.timers[str(piece)]  # creates a timer

@@ -28,7 +28,7 @@ POLICY_METHODS = (
     *("action_sampler_fn", "action_distribution_fn"),
 )
 EXTRA_OUTPUTS = {ValueNetworkMixin.extra_action_out: True, TorchPolicyV2.extra_action_out: False}
-"""Methods that return additional policy outputs -> True if these are the values."""
+"""Known `extra_action_out()` methods -> True if they return value predictions."""
 SAMPLERS: dict[type, type[RowSampler]] = {TorchCategorical: CategoricalRows, TorchDiagGaussian: GaussianRows}
 CALLED = (
     *("forward", "__call__", "value_function", "before_compute_actions", "get_exploration_action"),
@@ -94,7 +94,7 @@ class PlainPolicy:
             actions, logp = self._sampler.draw(logits, logits.numpy())
             if np.isfinite(logp).all():
                 return actions, torch.from_numpy(logp)
-        # RLlib raises the errors about NaN, and chooses the most likely actions.
+        # RLlib raises errors about NaN and chooses the most likely actions.
         chosen, logp_of_chosen = policy.exploration.get_exploration_action(
             action_distribution=policy.dist_class(logits, policy.model),
             timestep=policy.global_timestep,
@@ -104,12 +104,12 @@ class PlainPolicy:
 
 
 def problem_of(policy: Any) -> str | None:
-    """Return why `PlainPolicy` cannot compute the actions, or None if it computes the same as RLlib."""
+    """Return why `PlainPolicy` cannot compute the actions, or None if it is equivalent to RLlib."""
     kind = type(policy)
     if problem := problem_of_methods(policy):
         return problem
     if "extra_action_out" in vars(policy) or kind.extra_action_out not in EXTRA_OUTPUTS:
-        return f"{kind.__name__} has an extra_action_out() of its own"
+        return f"{kind.__name__} overrides extra_action_out()"
     return problem_of_draws(policy) or _problem_of_model(policy.model, kind)
 
 
@@ -117,15 +117,15 @@ def problem_of_methods(policy: Any) -> str | None:
     """Return why the policy itself must be called for actions, or None if its methods are from RLlib."""
     kind = type(policy)
     if not isinstance(policy, TorchPolicyV2):
-        return f"{kind.__name__} is no TorchPolicyV2"
+        return f"{kind.__name__} is not a TorchPolicyV2"
     for name in POLICY_METHODS:
         if name in vars(policy) or getattr(kind, name) is not METHODS[TorchPolicyV2, name]:
-            return f"{kind.__name__} has a {name}() of its own"
+            return f"{kind.__name__} overrides {name}()"
     return None
 
 
 def problem_of_draws(policy: Any) -> str | None:
-    """Return why RLlib exploration must sample the actions, or None if `SAMPLERS` give the same samples."""
+    """Return why RLlib exploration must sample the actions, or None if `SAMPLERS` draw the same samples."""
     if changed := [f"{owner.__name__}.{name}" for (owner, name), method in METHODS.items()
                    if getattr(owner, name) is not method]:  # fmt: skip
         return f"{changed[0]}() has been replaced"
@@ -133,11 +133,11 @@ def problem_of_draws(policy: Any) -> str | None:
     if type(exploration) is not StochasticSampling or callable(vars(exploration).get("get_exploration_action")):
         return f"its exploration is a {type(exploration).__name__}"
     if exploration.random_timesteps:
-        return "it begins with random actions"
+        return "its exploration starts with random actions"
     if policy.dist_class not in SAMPLERS:
         return f"its action distribution is a {getattr(policy.dist_class, '__name__', policy.dist_class)}"
     if policy.device.type != "cpu" or not equals_torch(policy.device):
-        return f"it is on {policy.device}"
+        return f"its device is {policy.device}"
     return None
 
 
@@ -145,22 +145,22 @@ def _problem_of_model(model: Any, policy_class: type) -> str | None:
     if type(model) is not FullyConnectedNetwork:
         return f"its model is a {type(model).__name__}"
     if model.free_log_std:
-        return "its model has free logarithms of standard deviations"
+        return "its model uses free_log_std"
     if any(getattr(nn_module, f"_global{hooks}") for hooks in HOOKS):
         return "torch has global hooks"
     if {"forward", "value_function", "__call__", "context"} & vars(model).keys():
-        return "its model has methods of its own"
+        return "its model has replaced methods"
     for part in model.modules():
         if type(part) in (FullyConnectedNetwork, SlimFC, nn.Sequential):
             if is_watched(part):
-                return f"a {type(part).__name__} in its model has hooks, or is compiled"
+                return f"a {type(part).__name__} in its model has hooks or is compiled"
         elif type(part) not in KNOWN_LAYERS or not is_plain_part(part):
-            return f"its model has a {type(part).__name__}"
+            return f"its model contains an unsupported {type(part).__name__}"
     return None
 
 
 def _steps_of(layers: nn.Module) -> list[Function]:
-    """Return the functions of a SlimFC, or of a sequence of them."""
+    """Return the functions of a SlimFC or of a sequence of SlimFCs."""
     if isinstance(layers, SlimFC):
         return [*layer_steps(layers._model)]
     return [step for layer in layers.children() for step in _steps_of(layer)]

@@ -1,4 +1,4 @@
-"""Steps of an agent since the last batch, in place of AgentCollector of RLlib."""
+"""Steps of an agent since the last batch; replaces RLlib's AgentCollector."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -22,8 +22,7 @@ TO_LOOK_AT = frozenset(vars(AgentCollector({SampleBatch.OBS: ViewRequirement()})
 class Trajectory(Steps):
     """Steps of an agent since the last batch.
 
-    Like the RLlib collector, it keeps the steps before the batch that are needed by views, and all steps of an ended
-    agent.
+    Like the RLlib collector, it also keeps earlier steps that views need, and all steps of an agent that has ended.
 
     Args:
         agent_id, agent_index: Id and index of the agent.
@@ -103,7 +102,7 @@ class Trajectory(Steps):
             if begin + n <= len(values):
                 return values[begin : begin + n].copy()
         at = np.arange(0, n, view.repeat)[:, None] + first + view.shifts
-        if (excess := int(at.max()) + 1 - len(values)) > 0:  # beyond the last step, there are zeros
+        if (excess := int(at.max()) + 1 - len(values)) > 0:  # zeros beyond the last step
             values = np.concatenate([values, np.zeros((excess, *values.shape[1:]), values.dtype)])
         return values[at[:, 0] if at.shape[1] == 1 else at]
 
@@ -128,7 +127,7 @@ class Trajectory(Steps):
         return tree.map_structure(saved, taken)
 
     def _with_initial(self, values: np.ndarray, initial: Any) -> np.ndarray:
-        """Return the column with `initial` as value before the first step."""
+        """Return the column with `initial` as the value before the first step."""
         values = values.astype(np.result_type(values, initial), copy=False)
         values[: self.n_initial] = initial
         return values

@@ -51,7 +51,7 @@ class View(NamedTuple):
         name: Name of the column.
         source: Name of the recorded data it comes from.
         shifts: Steps relative to the current one, [k].
-        shift: The only shift, if there is a row for each step; otherwise None.
+        shift: The shift if there is only one, and one row per step; otherwise None.
         repeat: Number of steps from one row to the next.
         initial: Value of the source before the first step, or None if the RLlib rules for the source apply.
     """
@@ -77,14 +77,14 @@ class Views:
         zeros: Column -> value before the first step, for actions and rewards that RLlib initializes with zeros.
         sees_observations_alone: True if the current observations are the only policy input.
         states: Names of the states required in the policy outputs.
-        problem: The reason why the RLlib collector must build the batches, or None if it need not.
+        problem: Reason why the RLlib collector must build the batches, or None.
     """
 
     def __init__(self, policy: Any):
         self.look_at(policy)
 
     def look_at(self, policy: Any) -> None:
-        """Read view requirements, which may have changed."""
+        """Read the view requirements of the policy, which may have changed."""
         requirements: Mapping[str, ViewRequirement] = policy.view_requirements
         self.columns: list[View] = []
         self.inputs: list[View] = []
@@ -109,7 +109,7 @@ class Views:
             if one.used_for_compute_actions:
                 self.inputs.append(view)
                 if source == ACTIONS and not isinstance(initial, np.ndarray):
-                    self.problem = f"it asks for {name!r}, which is nested, to act"
+                    self.problem = f"it requests {name!r}, which is nested, as an input"
             if source.startswith(STATE_OUT) and source not in self.states:
                 self.states.append(source)
         self.sees_observations_alone = [(one.name, one.source, one.shift) for one in self.inputs] == [(OBS, OBS, 0)]
@@ -124,21 +124,21 @@ def _zeros(column: str, space: Any, flatten: bool) -> Any:
 def _problem(policy: Any) -> str | None:
     requirements = policy.view_requirements
     if OBS not in requirements:
-        return "it asks for no observations"
+        return "it does not request observations"
     for name, one in requirements.items():
         source = one.data_col or name
         if source in FIXED and ([*one.shift_arr] not in ([0], [int(source == INFOS)]) or one.batch_repeat_value != 1):
-            return f"it asks for {name!r} of other steps"
+            return f"it requests {name!r} of other steps"
         if not one.used_for_compute_actions:
             continue
         if (one.shift_arr > 0).any():
-            return f"it asks for {name!r} of later steps to act"
+            return f"it requests {name!r} of later steps as an input"
         if source.startswith(STATE_OUT):
             if not policy.is_recurrent():
-                return f"it asks for {name!r}, but is not recurrent"
+                return f"it requests {name!r}, but is not recurrent"
         elif source not in TO_ACT:
-            return f"it asks for {name!r} to act"
+            return f"it requests {name!r} as an input"
     for asked, needed in ((SampleBatch.PREV_REWARDS, REWARDS), (SampleBatch.PREV_ACTIONS, ACTIONS)):
         if asked in requirements and needed not in requirements:
-            return f"it asks for {asked!r}, but not for {needed!r}"
+            return f"it requests {asked!r}, but not {needed!r}"
     return None

@@ -1,4 +1,4 @@
-"""RolloutWorker of the old RLlib API stack with the fastmarl sampler."""
+"""RolloutWorker of RLlib's old API stack, with the fastmarl sampler."""
 
 from typing import Any
 
@@ -34,11 +34,11 @@ class RolloutWorker(RLlibWorker):
 
     @property
     def slow_path_reasons(self) -> list[str]:
-        """Reasons for using RLlib connectors and collectors, each a part of a sentence; empty if they are not used."""
+        """Reasons for using RLlib connectors and collectors, as sentence fragments; empty if they are not used."""
         if self._runner is None:
-            return ["there is no sampler of RLlib's"]
+            return ["the worker has no RLlib sampler"]
         reasons = self._runner.slow_path_reasons.items()
-        return [f"the policy {policy_id!r}: {'; '.join(each)}" for policy_id, each in reasons]
+        return [f"policy {policy_id!r}: {'; '.join(each)}" for policy_id, each in reasons]
 
     @property
     def is_accelerated(self) -> bool | None:

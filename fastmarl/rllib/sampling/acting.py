@@ -17,7 +17,7 @@ from fastmarl.rllib.sampling.shared_data import Mapped
 from fastmarl.rllib.sampling.to_env import Acted, ToEnv
 from fastmarl.rllib.sampling.to_module import ToModule
 
-OWN_COLUMNS = {Columns.ACTIONS_FOR_ENV, WEIGHTS_SEQ_NO}  # RLlib records other numbers, and no actions for envs
+OWN_COLUMNS = {Columns.ACTIONS_FOR_ENV, WEIGHTS_SEQ_NO}  # RLlib records its own number, and no actions for envs
 
 
 class Acting:
@@ -67,7 +67,7 @@ class Acting:
         return acted
 
     def _mapped(self) -> Mapped:
-        """Return the agents of the batch rows, see `Mapped`."""
+        """Return the agents of the batch rows; see `Mapped`."""
         if self._makes_batches:
             return self._to_module.mapped
         mapped = self._parts.rows_to_act()

@@ -41,7 +41,7 @@ class EpisodeEvents:
         listened: Events with callbacks.
         views: Env index -> view of the running episode, made on demand.
         late: Envs to be handled by `write_back_late()`.
-        is_in_tick: True if envs step, False while all are reset and between calls.
+        is_in_tick: True while envs step; False while all envs are reset, and between calls.
         passing: See RunningEpisodes.
     """
 
@@ -58,7 +58,7 @@ class EpisodeEvents:
         self.passing = episodes.passing
 
     def refresh(self) -> None:
-        """Determine which events have callbacks. To be called before each sample() call."""
+        """Determine which events have callbacks. Must be called before each sample() call."""
         self.listened = frozenset(event for event in EVENTS if listeners(self._parts.internals, event))
 
     @property
@@ -103,7 +103,7 @@ class EpisodeEvents:
                 self.views[env_index] = EpisodeInView(self._episodes, record, episode)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
-        """Keep a returned chunk for the callbacks at the episode end, which receive all chunks."""
+        """Keep a returned chunk for callbacks at the end of the episode, which receive all chunks."""
         if END in self.listened or self._keeps_chunks:
             self._earlier_chunks[record.id_].append(episode)
 
@@ -112,7 +112,7 @@ class EpisodeEvents:
         return self._parts.internals.loop[EARLIER]
 
     def complete_earlier_chunks(self, record: RLlibRecord) -> None:
-        """Give the runner all returned chunks of a running episode, or only their numbers if they no longer exist."""
+        """Store all returned chunks of a running episode in the runner, or their numbers if they no longer exist."""
         chunks = self._earlier_chunks
         n_missing = len(record.earlier) - len(chunks.get(record.id_, ()))
         if n_missing > 0:  # not if episodes share an id, and thus their chunks
@@ -124,7 +124,7 @@ class EpisodeEvents:
         Args:
             event: One of EVENTS.
             env_index: Index of the env.
-            is_late: True if RLlib has already made the next module batch, so that it contains the observations from
+            is_late: True if RLlib has already built the next module batch at this point, with the observations from
                 before the callbacks.
         """
         if event not in self.listened:
@@ -159,8 +159,8 @@ class EpisodeEvents:
         record = view.record
         if event != END and view.episode.is_done and not (record.is_terminated or record.is_truncated):
             raise RunningEpisodeError(
-                f"{event} ended the episode of env {record.env_index} (is_terminated or is_truncated), which its env "
-                "goes on with; let the env end it"
+                f"{event} ended the episode of env {record.env_index} (is_terminated or is_truncated), but the env "
+                "continues it; let the env end it"
             )
         if is_late:
             self.late.add(record.env_index)
@@ -170,7 +170,7 @@ class EpisodeEvents:
     # For code that reads the state of the RLlib loop.
 
     def keep_chunks(self) -> None:
-        """Store the returned chunks of running episodes in the runner, and add later ones there."""
+        """Store the returned chunks of running episodes in the runner, now and from now on."""
         self._keeps_chunks = True
         for record in self._parts.running():
             self.complete_earlier_chunks(record)
@@ -179,14 +179,14 @@ class EpisodeEvents:
         """Return the value that this runner attribute would have in the RLlib loop at this point of the call.
 
         Raises:
-            RunningEpisodeError: If the value is unknown here, for example because steps are half recorded.
+            RunningEpisodeError: If the value is unknown here, for example because a step is only partly recorded.
         """
         if name == EPISODES and self._shown:
             return self._shown_episodes()
         if name == BATCH and self.is_in_tick:
             return None  # until all callbacks have been called
         raise RunningEpisodeError(
-            f"the runner's {name} can't be read here while fastmarl samples; from the next call on, RLlib's loop does"
+            f"can't read the runner's {name} here while fastmarl samples; from the next call on, RLlib's loop samples"
         )
 
     def _shown_episodes(self) -> list[Any]:
@@ -263,7 +263,7 @@ class EpisodeEvents:
             view.episode.add_env_reset(observations=deepcopy(obs), infos=infos)
 
     def add_step(self, env_index: int, acted: dict[Hashable, tuple[Any, Any, Any]], step: tuple) -> None:
-        """Add a step of an env to its built episode. The RLlib vector env also copies observations."""
+        """Add a step of an env to its built episode. Observations are copied, as in RLlib's vector env."""
         obs, rewards, terminateds, truncateds, infos = step
         self.views[env_index].episode.add_env_step(
             deepcopy(obs),

@@ -28,31 +28,30 @@ class Reason(NamedTuple):
 
 CODES = {  # code -> how to change the config
     "framework": 'use torch: config.framework("torch")',
-    "episodes_to_numpy": "leave config.env_runners(episodes_to_numpy=True) as it is; code that needs lists can "
-    "make them from the episodes that sample() returns",
-    "vector_env": 'use RLlib\'s own, which steps the envs in turn: config.env_runners(gym_env_vectorize_mode="sync"), '
-    "and no runner that replaces `env`",
-    "module": "give the runner envs and a torch MultiRLModule: "
-    "config.rl_module(rl_module_spec=MultiRLModuleSpec(...)), or none for RLlib's default",
-    "connector_pipeline": "keep RLlib's default pieces at their places: "
+    "episodes_to_numpy": "leave config.env_runners(episodes_to_numpy=True) at its default; build lists, if "
+    "needed, from the episodes that sample() returns",
+    "vector_env": 'use RLlib\'s synchronous vector env: config.env_runners(gym_env_vectorize_mode="sync"), '
+    "and no runner class that replaces `env`",
+    "module": "use a runner with envs and a torch MultiRLModule: "
+    "config.rl_module(rl_module_spec=MultiRLModuleSpec(...)), or RLlib's default",
+    "connector_pipeline": "keep RLlib's default pieces in place: "
     "config.env_runners(add_default_connectors_to_env_to_module_pipeline=True, "
-    "add_default_connectors_to_module_to_env_pipeline=True), and no pipeline class of your own",
-    "connector_piece": "let the piece read `batch`, `episodes`, `explore`, `rl_module` and `shared_data` alone; "
-    "rewards and infos are in the episodes. Or derive it from SingleAgentObservationPreprocessor or "
+    "add_default_connectors_to_module_to_env_pipeline=True), and no custom pipeline class",
+    "connector_piece": "read only `batch`, `episodes`, `explore`, `rl_module` and `shared_data` in the piece; "
+    "rewards and infos are in the episodes. Or subclass SingleAgentObservationPreprocessor or "
     "MultiAgentObservationPreprocessor",
-    "module_to_env_piece": "let the piece read `batch`, `episodes`, `explore`, `rl_module` and `shared_data` alone",
-    "overridden_internal": "override methods that are part of the API (sample(), get_metrics(), ...), or use callbacks",
-    "callback_reads_runner": "read the `episode` that the callback is given, or use on_sample_end(samples=...), which "
-    "gets all episodes; a callback can keep its own data in episode.custom_data",
-    "changed_while_running": "nothing, if it can wait: the next reset of all envs ends it; or call "
-    "sample(force_reset=True)",
-    "untested_ray": "install a version of Ray that fastmarl was tested with",
+    "module_to_env_piece": "read only `batch`, `episodes`, `explore`, `rl_module` and `shared_data` in the piece",
+    "overridden_internal": "override only public methods (sample(), get_metrics(), ...), or use callbacks",
+    "callback_reads_runner": "read the `episode` argument of the callback, or use on_sample_end(samples=...), which "
+    "receives all episodes; store the callback's own data in episode.custom_data",
+    "changed_while_running": "wait until all envs are reset, or call sample(force_reset=True)",
+    "untested_ray": "install a version of Ray that was tested with fastmarl",
 }
 
 
-# Attributes of a runner that are set only by the RLlib loop. Reading the code of callbacks avoids switching to that
-# loop after the first call, but cannot find all readers; internals.py does. EARLIER is correct in on_episode_end, where
-# it is read.
+# Attributes of a runner that only the RLlib loop sets. Inspecting the code of callbacks avoids switching to that loop
+# after the first call, but cannot find all reads; internals.py does so at run time. EARLIER is excluded because it is
+# correct in on_episode_end, where it is read.
 LOOP_STATE = OF_LOOP - {EARLIER}
 INTERNALS = (
     "_sample",
@@ -86,7 +85,7 @@ def slow_path_reasons(internals: Internals, own_class: type) -> list[Reason]:
 
 
 def reads(runner: Any) -> list[Reason]:
-    """Return the reasons to use the RLlib loop because other code has read its attributes."""
+    """Return the reasons to use the RLlib loop because other code has read its attributes from the runner."""
     return [Reason("callback_reads_runner", f"a callback or other code read the runner's {name}")
             for name in runner.read_by_others]  # fmt: skip
 
@@ -96,7 +95,7 @@ def _of_config(runner: Any) -> Iterator[Reason]:
     if config.framework_str != "torch":
         yield Reason("framework", f"the framework is {config.framework_str!r}")
     if not runner.episodes_to_numpy:
-        yield Reason("episodes_to_numpy", "episodes_to_numpy is off")
+        yield Reason("episodes_to_numpy", "episodes_to_numpy is False")
 
 
 def _of_parts(internals: Internals) -> Iterator[Reason]:
@@ -104,7 +103,7 @@ def _of_parts(internals: Internals) -> Iterator[Reason]:
     if type(runner.env) is not SyncVectorMultiAgentEnv or "step" in vars(runner.env):
         yield Reason("vector_env", f"the vector env is {type(runner.env).__name__}")
     if runner.module is None:
-        yield Reason("module", "there is no module")
+        yield Reason("module", "the runner has no module")
     elif not isinstance(runner.module, MultiRLModule):
         yield Reason("module", f"the module is {type(runner.module).__name__}")
     for pipeline, kind, problems in (

@@ -20,7 +20,7 @@ def hand_over(parts: Parts, events: EpisodeEvents, autoreset: list[bool], to_mod
     Args:
         parts: Lanes, store, inference and settings of the runner.
         events: Provides the running episodes as seen by callbacks.
-        autoreset: Per env, True if the next step resets it.
+        autoreset: Per env, True if the next step resets the env.
         to_module: Provides the batch made from the last observations by the connector pieces.
         explore: True if the next steps explore.
     """
@@ -34,7 +34,7 @@ def hand_over(parts: Parts, events: EpisodeEvents, autoreset: list[bool], to_mod
     runner.env._autoreset_envs = np.array(autoreset, np.bool_)
     batch: Any = {}
     frames = parts.connectors.frames
-    for piece in [*([] if frames is None else [frames.piece]), *parts.to_module.default]:  # others have run
+    for piece in [*([] if frames is None else [frames.piece]), *parts.to_module.default]:  # the others have already run
         batch = piece(
             rl_module=runner.module,
             batch=batch,
@@ -60,7 +60,7 @@ def _as_before(parts: Parts, frames: StackedFrames) -> dict[tuple, list[Any]]:
 
 
 def give_back(internals: Internals) -> None:
-    """Move finished episodes not yet in the metrics to the attributes of the RLlib loop."""
+    """Move finished episodes that are not yet in the metrics to the attributes of the RLlib loop."""
     done, earlier = internals.loop[DONE], internals.loop[EARLIER]
     for *chunks, last in internals.finished_numbers:
         last.is_done = True

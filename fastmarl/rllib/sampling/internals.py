@@ -1,6 +1,6 @@
 """Private attributes of a runner: attributes used by samplers, and attributes set only by the RLlib loop.
 
-Compare them with each new version of Ray, together with the names in fast_path.py and the methods overridden in
+Check them against each new version of Ray, together with the names in fast_path.py and the methods overridden in
 runner.py.
 """
 
@@ -59,10 +59,10 @@ class Internals:
 
 
 def of_loop(name: str) -> Any:
-    """Return a property that produces the RLlib value of an attribute if fastmarl samples.
+    """Return a property for an attribute of the RLlib loop, which computes RLlib's value while fastmarl samples.
 
-    It cannot be proved that callbacks do not read it, for example in a helper function, getattr() or vars(). After a
-    read, the RLlib loop samples from the next call on.
+    Static checks cannot rule out that callbacks read it, for example in a helper function, with getattr() or vars().
+    After a read, the RLlib loop samples from the next call on.
     """
 
     def read(runner: Any) -> Any:
@@ -77,7 +77,7 @@ def of_loop(name: str) -> Any:
             runner._leave_fast_path(name, runner._fast)
         runner._loop[name] = value
 
-    return property(read, write, doc="See RLlib's class.")
+    return property(read, write, doc="As in RLlib's class.")
 
 
 class Attributes(dict[str, Any]):

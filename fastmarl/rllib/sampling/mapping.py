@@ -1,4 +1,4 @@
-"""Maps agents to modules with the mapping function that was set when their episode began."""
+"""Maps agents to modules with the mapping function that was set when their episode started."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
@@ -40,7 +40,7 @@ class AgentToModuleMapping:
         self._map(record, obs, 0, replay)
 
     def in_step(self, record: RLlibRecord, agent_ids: Iterable[Hashable], step: Step) -> None:
-        """Map agents that occur in a step for the first time, in the order of the set in RLlib.
+        """Map agents that occur in a step for the first time, in the order of the set that RLlib builds.
 
         Args:
             record: Record of the episode.
@@ -123,7 +123,7 @@ class AgentToModuleMapping:
 
 
 def _acted(episode: Any, agent_id: Hashable) -> tuple[Any, Any]:
-    """Remove and return (action, other outputs) of an agent that has just acted, from the hanging data."""
+    """Pop (action, other outputs) of an agent that has just acted from the hanging data."""
     episode._hanging_rewards_end.pop(agent_id, None)
     return (
         episode._hanging_actions_end.pop(agent_id),
@@ -133,32 +133,32 @@ def _acted(episode: Any, agent_id: Hashable) -> tuple[Any, Any]:
 
 def _refuse(_: MappingFn) -> None:
     raise RunningEpisodeError(
-        "policy_mapping_fn reads its episode in a way that its bytecode does not show; pass the episode to another "
-        "function that reads it, and policy_mapping_fn gets the whole episode"
+        "policy_mapping_fn reads its episode in a way that its bytecode does not show; move the read to a helper "
+        "function that receives the episode, so that the full episode is built"
     )
 
 
 class _Reached(Exception):
-    """Raised when RLlib requests the module of the agent in question."""
+    """Raised when RLlib requests the module of the agent being mapped."""
 
     def __init__(self, episode: RLlibEpisode):
         self.episode = episode
 
 
 class EpisodeInTheMaking:
-    """Gives a mapping function its episode in the same state as in RLlib, during a reset, a step or a cut.
+    """Provides a mapping function with its episode as it is in RLlib during a reset, a step or a cut.
 
     The episode is built only if the function reads an attribute missing from the outline. Then the RLlib method runs on
-    a copy of the episode until it requests the module of the agent in question.
+    a copy of the episode until it requests the module of the agent being mapped.
 
     Args:
         outline: An episode of the fastmarl class with the known slots filled and the others empty.
         mapping: Agent id -> module id of the agents already mapped.
-        replay: Function that takes a mapping function, makes the copy and calls the RLlib method on it.
+        replay: Function that takes a mapping function, builds the copy and calls the RLlib method on it.
 
     Attributes:
         episode: The object passed to the mapping function.
-        asked: The agent in question, to be set before each call of the mapping function.
+        asked: The agent being mapped; must be set before each call of the mapping function.
         is_made: True if the function has read late attributes, which forget() must remove before the next call.
     """
 
@@ -188,7 +188,7 @@ class EpisodeInTheMaking:
     def late_attributes(self, _: int) -> dict[str, Any]:
         """Build and return the current values of the slots missing from the outline."""
         if self._is_over:
-            raise RuntimeError("an episode that policy_mapping_fn was given can be read during that call only")
+            raise RuntimeError("an episode passed to policy_mapping_fn can only be read during that call")
         try:
             self._replay(self._answer)
         except _Reached as reached:
@@ -196,9 +196,9 @@ class EpisodeInTheMaking:
             late = [name for name in RLlibEpisode.__slots__ if is_set(made, name) and not is_set(self.episode, name)]
             self._late += late
             return {name: getattr(made, name) for name in late}
-        raise AssertionError(f"RLlib does not ask for the module of agent {self.asked!r}")
+        raise AssertionError(f"RLlib did not request the module of agent {self.asked!r}")
 
     def _answer(self, agent_id: Hashable, episode: RLlibEpisode) -> str:
         if agent_id == self.asked:
             raise _Reached(episode)
-        return self._mapping.get(agent_id, "")  # at a cut, RLlib requests agents whose module it has dropped
+        return self._mapping.get(agent_id, "")  # at a cut, RLlib also maps agents whose module it has dropped

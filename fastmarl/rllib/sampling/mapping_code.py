@@ -11,7 +11,7 @@ LOOKS_AT_FRAMES = {"locals", "vars", "dir", "eval", "exec", "_getframe", "curren
 
 
 def reads_times_only(function: MappingFn) -> bool:
-    """Return True if a mapping function can only read TIMES of its episode and whether the episode has steps.
+    """Return True if a mapping function can only read TIMES of its episode, or test whether the episode has steps.
 
     False if that cannot be proved: the episode is stored, compared or passed on, or the function has no bytecode.
     """

@@ -58,7 +58,7 @@ class ModuleInputs:
         return {**added, **batch} if added else batch
 
     def read_state(self, module: int) -> Any:
-        """Read the recurrent states for the next forward pass of a module, or None if it is not recurrent."""
+        """Return the recurrent states for the next forward pass of a module, or None if it is not recurrent."""
         store, state = self._parts.store, self._parts.states[module]
         if state is None:
             return None
@@ -72,7 +72,7 @@ class ModuleInputs:
         return self._on_device(torch.from_numpy(leaf[first:end]))
 
     def _own_tensor(self, array: np.ndarray) -> torch.Tensor:
-        """Copy an array to a tensor like NumpyToTensor of RLlib, float64 as float32, in memory allocated by NumPy."""
+        """Copy an array to a tensor like RLlib's NumpyToTensor, float64 as float32, in memory allocated by NumPy."""
         return self._on_device(torch.from_numpy(_as_float(array, copy=True)))
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -25,14 +25,14 @@ class Parts:
 
     Args:
         internals: The RLlib runner, whose env, module, connectors and config are read.
-        draws: Generator for the sampler "fast", or None to use the same random numbers as RLlib.
+        draws: Generator for sampler="fast", or None to use the same random numbers as RLlib.
 
     Attributes:
-        counts: Counts of the running call.
-        counts_actions: True to count acting agents instead of observed agents (18).
+        counts: Counts of the current call.
+        counts_actions: True to count agents that act, rather than agents that are observed (RLlib defect 18).
         spaces: Per env ({agent id: observation space}, {agent id: action space}), as in RLlib episodes.
         to_module: Pieces of the env-to-module pipeline.
-        connectors: Rewrite observations before they reach the modules.
+        connectors: Connectors that rewrite observations before they reach the modules.
         shared_data: Data shared by pieces.
         shows_episodes: True if custom pieces receive running episodes.
         action_structs, action_options: See RLlibEnvActions.
@@ -63,18 +63,18 @@ class Parts:
         self._unsquash = normalizing_piece(internals.module_to_env.connectors)
         self.action_structs = get_base_struct_from_space(self._unsquash.input_action_space)
         self.action_options = self._action_options()
-        self.env_actions: list[RLlibEnvActions] = []  # this and the next two per module index, see refresh()
+        self.env_actions: list[RLlibEnvActions] = []  # this and the next two are indexed by module; see refresh()
         self.action_dicts = ActionDicts(self.table, [])
         self.states: list[LaneState | None] = []
 
     def changes(self) -> list[str]:
-        """Return the changes in the runner since these parts were made, each a part of a sentence."""
+        """Return the changes in the runner since these parts were created, as sentence fragments."""
         changes, pieces = [], self._all_pieces()
         unsquash = normalizing_piece(self.internals.module_to_env.connectors)
         if unsquash is not self._unsquash or self._action_options() != self.action_options:
             changes.append("actions are scaled or clipped differently than before")
         if [*map(id, pieces)] != [*map(id, self._pieces)]:
-            changes.append("the connector pieces are not the same as before")
+            changes.append("the connector pieces have changed")
         return changes
 
     def _all_pieces(self) -> list[Any]:
@@ -88,7 +88,7 @@ class Parts:
         }
 
     def refresh(self) -> None:
-        """Add new modules. To be called before each sample() call."""
+        """Add new modules. Must be called before each sample() call."""
         if self._module is not self.runner.module:
             self._module = self.runner.module
             self.inference = ExactInference(self._module, self.internals.device, self._rng)
@@ -135,7 +135,7 @@ class Parts:
             record.count_observations(env_t, counts.agent_observations, counts.module_observations)
 
     def log_counts(self) -> None:
-        """Log the current counts of the call and begin new ones."""
+        """Log the current counts of the call and start new ones."""
         for record in self.running():
             self.count(record)
         counts, self.counts = self.counts, CallCounts()

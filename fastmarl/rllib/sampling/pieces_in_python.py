@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 class PiecesInPython:
-    """Passes episodes to pieces as in the RLlib loop, and stores the observations they write there.
+    """Passes episodes to pieces as in the RLlib loop, and stores the observations that pieces write to them.
 
     Args:
         parts: Lanes, store, inference and settings of the runner.
         events: Provides the views of episodes.
 
     Attributes:
-        explore: The argument `explore` of the current call of sample().
+        explore: The `explore` argument of the current sample() call.
         ended: Chunks of the episodes finished in this step.
     """
 
@@ -35,7 +35,7 @@ class PiecesInPython:
         self._events = events
         self.explore = True
         self.ended: list[RLlibChunk] = []
-        self._seconds: dict[str, float] = defaultdict(float)  # piece name -> value in this call of sample()
+        self._seconds: dict[str, float] = defaultdict(float)  # piece name -> seconds in this sample() call
         self._warned: set[str] = set()
 
     def run(self, piece: Any, newest: list[Newest], batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class PiecesInPython:
         return batch
 
     def call(self, piece: Any, batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
-        """Call a piece with a batch and the stored episodes after the observations were rewritten."""
+        """Call a piece with a batch and the episodes, after the rewritten observations were stored."""
         began, views = perf_counter(), self.views(has_ended=has_ended)
         try:
             batch = self._call(piece, batch, views, has_ended=has_ended)
@@ -105,7 +105,7 @@ class PiecesInPython:
                 shared_data=self._parts.shared_data.content,
             )
         if not isinstance(made, dict):
-            raise ConnectorError("of all", type(piece).__name__, f"expected the batch to be returned, got {made!r}")
+            raise ConnectorError("(all)", type(piece).__name__, f"expected the piece to return a batch, got {made!r}")
         return made
 
     def log_slow_pieces(self, seconds: float) -> None:
@@ -114,7 +114,7 @@ class PiecesInPython:
             if name not in self._warned:
                 self._warned.add(name)
                 share = f"{100 * own / seconds:.0f} %"
-                logger.warning("The connector piece %s runs in Python: %s of the time of this sample().", name, share)
+                logger.warning("The connector piece %s runs in Python and took %s of this sample() call.", name, share)
         self._seconds.clear()
 
     def built_parts(self, *, has_ended: bool) -> dict[tuple[int, Hashable], Any]:

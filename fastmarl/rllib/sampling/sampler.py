@@ -1,6 +1,6 @@
-"""The fast sampling path for RLlib: the order of events of RLlib, with the store of the core.
+"""The fast sampling path for RLlib: RLlib's order of events with the step store of the core.
 
-The order within an iteration determines the use of random numbers: all modules act, all envs step (finished envs are
+The order within an iteration determines how random numbers are used: all modules act, all envs step (finished envs are
 reset instead), all steps are recorded, episodes end. See `ray.rllib.env.multi_agent_env_runner`.
 """
 
@@ -29,7 +29,7 @@ from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
 
 class FastSampler:
-    """Samples for a runner supported by the fast path.
+    """Samples for a runner that can use the fast path.
 
     Args:
         internals: The RLlib runner, whose env, module, config and seed are used.
@@ -58,8 +58,8 @@ class FastSampler:
         self._as_steps: dict[int, tuple] = {}  # env -> its reset in this tick, if that is recorded as a step
         self._stepped_at = 0.0  # end of the last env step
         self._autoreset = [False] * runner.num_envs  # True if the env has finished: reset instead of step
-        self._idle: set[int] = set()  # envs with all episodes of this call finished (59)
-        self._n_wanted = 0  # episodes still to begin in this call (59)
+        self._idle: set[int] = set()  # envs that have finished all their episodes of this call (59)
+        self._n_wanted = 0  # episodes still to be started in this call (59)
         self._all_recreated = False  # True if all envs were recreated in this tick
         self._under_way = 0  # env steps in the chunks of running episodes
         self._finished: list[RLlibChunk] = []
@@ -73,9 +73,9 @@ class FastSampler:
     # Sampling.
 
     def sample(self, request: Request, kept: list[Any]) -> None:
-        """Do the same as `_sample()` of RLlib, and append the episodes to `kept`.
+        """Sample like RLlib's `_sample()`, and append the episodes to `kept`.
 
-        After an error, `kept` has only the finished episodes, and this object cannot sample again.
+        After an error, `kept` contains only the finished episodes, and this object cannot sample again.
         """
         runner, internals, began = self._runner, self._internals, time.perf_counter()
         num_timesteps, num_episodes = request.num_timesteps, request.num_episodes
@@ -200,7 +200,7 @@ class FastSampler:
         internals.needs_initial_reset = False
 
     def _forget_earlier_chunks(self) -> None:
-        """Drop earlier chunks, as in RLlib when all envs are reset: metrics then only count last chunks."""
+        """Drop earlier chunks, as RLlib does when all envs are reset; metrics then count only last chunks."""
         self._internals.loop[EARLIER].clear()
         for chunks in self._finished_numbers:
             del chunks[:-1]
@@ -249,7 +249,7 @@ class FastSampler:
         return None
 
     def restart_episode(self, env_index: int) -> None:
-        """Drop the episode of a failed and recreated env and begin another; other episodes continue."""
+        """Drop the episode of a failed and recreated env and start another; other episodes continue."""
         parts, env = self.parts, self.parts.table.envs[env_index]
         record = parts.record_of(env_index)
         parts.count(record)

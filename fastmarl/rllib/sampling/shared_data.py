@@ -1,4 +1,4 @@
-"""`shared_data` of RLlib, through which connector pieces exchange data, for custom pieces that may read it."""
+"""RLlib's `shared_data`, through which connector pieces exchange data, for custom pieces that may read it."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -36,7 +36,7 @@ class SharedData:
             self.content["vector_env_episodes_map"][ended] = begun
 
     def note_actions(self) -> None:
-        """Clear the episode ends after agents have acted. Only to be called if `is_read`."""
+        """Clear the episode ends after agents have acted. Call only if `is_read`."""
         self.content["vector_env_episodes_map"] = {}
 
     def note_batches(self, mapped: Mapped) -> None:

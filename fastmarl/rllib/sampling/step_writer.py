@@ -1,4 +1,4 @@
-"""Records env resets and steps by the rules of RLlib: which agents join and end, their order, modules and flags."""
+"""Records env resets and steps by RLlib's rules: which agents join and end, their order, modules and flags."""
 
 import time
 from collections.abc import Hashable
@@ -37,7 +37,7 @@ class StepWriter:
         self._mapping.at_reset(record, obs, infos)
         for agent_id, value in obs.items():
             self._join(record, agent_id, value)
-        # The order in RLlib is the order of a set of agents.
+        # RLlib iterates over a set of agents.
         row_order = record.order if self._keeps_order else list(set(record.order))
         record.observed = tuple(obs)
         store.scatter.write_reset(env_index, {agent_id: obs[agent_id] for agent_id in row_order}, infos or {})
@@ -66,7 +66,7 @@ class StepWriter:
         self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict, truncateds: dict,
         infos: dict | None,
     ) -> dict:  # fmt: skip
-        """Process a step in which the agents have changed: add new ones, and determine the row order of RLlib.
+        """Process a step in which the agents have changed: add new ones, and determine RLlib's row order.
 
         Returns the observations to record.
         """
@@ -93,7 +93,7 @@ class StepWriter:
         for agent_id in actions:
             if agent_id in obs and agent_id not in rewards:
                 env_t = self._parts.table.envs[record.env_index].env_t + 1
-                problem = "it acted and was observed, but has no reward; return one from step(), which may be 0"
+                problem = "expected a reward, because it acted and was observed; return one from step(), for example 0"
                 raise MultiAgentEnvError(record.env_index, agent_id, env_t, problem)
 
     def _let_join(self, record: RLlibRecord, known: set, step: Step) -> dict:

@@ -2,7 +2,7 @@
 
 Most custom pieces are placed by `config.env_runners(module_to_env_connector=...)`, after
 RemoveSingleTsTimeRankFromBatch, or before GetActions. Default RLlib pieces before and after these places are replaced
-with operations on entire columns. If custom pieces are elsewhere, the RLlib pieces also run.
+with operations on entire columns. If custom pieces are elsewhere, the RLlib pieces run as well.
 """
 
 from collections.abc import Callable, Hashable
@@ -29,11 +29,11 @@ Answers = dict[str, dict[Key, np.ndarray]]
 Given = dict[str, dict[str, list[Any]]]
 """Module id -> column name -> items."""
 MISSING = object()
-NUMBERS = "biufc"  # kinds of dtypes
+NUMBERS = "biufc"  # dtype kinds
 
 
 class Acted(NamedTuple):
-    """Actions of all agents: for each env, a dict agent id -> action."""
+    """Actions of all agents: for each env, a dict of agent id -> action."""
 
     actions: list[dict]
     """Actions in stored form."""
@@ -61,7 +61,7 @@ class ToEnv:
         kinds = [type(piece) for piece in self._pieces]
         self._n_head = kinds.index(MODULE_TO_ENV[0])
         n_known = self._n_head + MODULE_TO_ENV.index(module_to_env.NormalizeAndClipActions)
-        self._is_usual = kinds[self._n_head : n_known] == MODULE_TO_ENV[:-2]  # range without custom pieces
+        self._is_usual = kinds[self._n_head : n_known] == MODULE_TO_ENV[:-2]  # True if this range has no custom pieces
         self.runs_as_one = self._n_head > 0 or not self._is_usual
         self._last = self._pieces[n_known:]
         self._by_columns: dict[type, Callable[[dict], dict]] = {
@@ -120,7 +120,7 @@ class ToEnv:
     # Replacements of default RLlib pieces.
 
     def _items(self, answers: Answers, mapped: Mapped) -> tuple[dict, Given]:
-        """Make the RLlib batch without time axes: column -> (episode id, agent id, module id) -> [item]."""
+        """Build the RLlib batch without time axes: column -> (episode id, agent id, module id) -> [item]."""
         batch: dict[str, dict] = {}
         given: Given = {}
         for module_id, leaves in answers.items():
@@ -167,12 +167,12 @@ class ToEnv:
     # Storing outputs.
 
     def _record(self, columns: dict[str, list[dict]], answers: Answers, given: Given) -> None:
-        """Store the results of the pipeline.
+        """Store the outputs of the pipeline.
 
         Args:
-            columns: Column name -> a dict agent id -> item for each env.
-            answers: Module outputs as columns.
-            given: Module outputs as items.
+            columns: Column name -> for each env, a dict of agent id -> item.
+            answers: Module outputs before the pipeline, as arrays [rows, ...]; stored for columns that did not change.
+            given: The same outputs as items, to detect changes.
         """
         store, table = self._parts.store, self._parts.table
         order, n_left = store.scatter.acting_modules(store.acting_from), sum(map(len, columns[Columns.ACTIONS]))
@@ -186,15 +186,15 @@ class ToEnv:
                 if any(value is not MISSING for value in values):
                     items[name] = values
             if any(value is MISSING for value in items.get(Columns.ACTIONS, [MISSING])):
-                raise self._wrong_agents(module_id, "an action for each agent that was observed")
+                raise self._wrong_agents(module_id, "an action for each observed agent")
             n_left -= len(who)
             self._record_module(module, lanes, items, answers.get(module_id, {}), given.get(module_id, {}))
         if n_left:
-            raise self._wrong_agents(store.module_ids[order[0]], "actions of no other agents than those observed")
+            raise self._wrong_agents(store.module_ids[order[0]], "actions only for observed agents")
 
     def _wrong_agents(self, module_id: str, expected: str) -> ConnectorError:
         names = ", ".join(type(piece).__name__ for piece in own_of_module_to_env(self._pieces))
-        problem = f"expected {expected}; to have an env get something else, set {Columns.ACTIONS_FOR_ENV!r}"
+        problem = f"expected {expected}; to pass other actions to an env, set {Columns.ACTIONS_FOR_ENV!r}"
         return ConnectorError(module_id, names, problem)
 
     def _record_module(

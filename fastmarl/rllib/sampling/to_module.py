@@ -1,7 +1,7 @@
 """Adds the results of custom connector pieces to the module batches.
 
-RLlib runs its env-to-module pipeline after the env step. Pieces before the default ones get an empty batch, and data
-they add goes through the default RLlib pieces. Pieces after the default ones see the module batches.
+RLlib runs its env-to-module pipeline after the env step. Pieces before the default ones receive an empty batch, and
+the data they add goes through the default RLlib pieces. Pieces after the default ones see the module batches.
 """
 
 from collections.abc import Hashable
@@ -18,7 +18,7 @@ from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.shared_data import Mapped
 
 MADE_OF_EPISODES = {Columns.OBS, Columns.STATE_IN}
-"""Columns not overwritten by default RLlib pieces if a piece has added them."""
+"""Columns that default RLlib pieces do not overwrite if another piece has added them."""
 
 
 class ToModule:
@@ -30,7 +30,7 @@ class ToModule:
         in_python: Calls pieces.
 
     Attributes:
-        batches: Batches of the modules to act next, or None if `inputs` makes them.
+        batches: Batches of the modules that act next, or None if `inputs` builds them.
         mapped: Agents of the batch rows.
         is_reordered: True if the batch rows are not in the order of the stored rows.
     """
@@ -77,7 +77,7 @@ class ToModule:
             raise ConnectorError([*self.mapped], names, f"expected a batch for each module, got {[*self.batches]}")
 
     def next_batches(self) -> dict[str, Batch]:
-        """Return the batches the modules act on next, in the order of RLlib."""
+        """Return the batches the modules act on next, in RLlib's order."""
         ids = self._parts.store.module_ids
         if self.batches is not None:
             for module_id in self.batches:
@@ -86,7 +86,7 @@ class ToModule:
         return {module_id: self._inputs.batch(ids.index(module_id)) for module_id in self.mapped}
 
     def hand_over(self, batches: dict[str, Any]) -> dict[str, Any]:
-        """Return the next batches for the RLlib loop, from `batches` made by the default RLlib pieces."""
+        """Return the next batches for the RLlib loop, from `batches` built by the default RLlib pieces."""
         self._parts.shared_data.note_batches(self.mapped)
         if self.batches is not None:
             return self.batches
@@ -110,7 +110,7 @@ class ToModule:
         return batch
 
     def _run_default(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the module batches, made entirely by the default RLlib pieces."""
+        """Return the module batches, built entirely by the default RLlib pieces."""
         for piece in self._pieces.default:
             batch = self._in_python.call_default(piece, batch)
         return batch
@@ -122,7 +122,7 @@ class ToModule:
 
 
 class _EpisodeToAct:
-    """An episode with only the interface needed by AgentToModuleMapping of RLlib."""
+    """An episode with only the interface needed by RLlib's AgentToModuleMapping."""
 
     def __init__(self, id_: str, agents: set[Hashable]):
         self.id_ = id_
@@ -139,5 +139,5 @@ def _check_rows(rows: Mapped, mapped: Mapped, pieces: list[Any]) -> None:
         ours, theirs = rows.get(module_id, []), mapped.get(module_id, [])
         if len(ours) != len(theirs) or {*ours} != {*theirs}:
             names = ", ".join(type(piece).__name__ for piece in pieces)
-            problem = f"expected an item of the first column for each of {ours}, got {theirs}"
+            problem = f"expected the first column to have an item for each of {ours}, got {theirs}"
             raise ConnectorError(module_id, names, problem)

@@ -19,7 +19,7 @@ class Window:
         lookback: Number of env steps, which exceeds the horizon if the last observation of a waiting agent is further
             back. RLlib pads steps before the beginning of the episode.
         order: Agents of the next chunk in RLlib order, including agents that ended within the window.
-        map_order: The same agents in the order of the RLlib time maps: agents at the beginning of the window first.
+        map_order: The same agents in the order of the RLlib time maps: agents at the start of the window first.
         ended: Ended agent in `order` -> env steps of its observations in the window, as in the RLlib time map of the
             next chunk. That map has no entries after the last observation, which therefore moves to the cut.
         dropped: Ended agents with a single observation in the window; RLlib removes them altogether.
@@ -84,7 +84,7 @@ class Window:
         return first
 
     def _times(self, lane: int) -> list[int]:
-        """Return the env steps of the observations of the lane in the chunk, from the entries of the RLlib time map."""
+        """Return the env steps of the observations of the lane in the chunk, as in the RLlib time map."""
         table = self._store.table
         block = self._store.blocks[table.module_L[lane]]
         rows = self._store.rows_of(lane)

@@ -21,12 +21,12 @@ Outputs = dict[Key, Any]  # outputs of a single row
 class RLlibBlock(Block):
     """Rows of a single module.
 
-    With a `raw_layout`, the observations written by envs (`raw_obs`) differ from the stored ones, see record_newest().
+    With a `raw_layout`, the observations written by envs (`raw_obs`) differ from the stored ones; see record_newest().
 
     Attributes:
-        former: Outputs of the first `len(former)` rows one by one, if their columns differ from later rows (because of
-            another sampling mode or a connector); `outputs` has the outputs of later rows.
-        completed: Row -> outputs to be copied by take() instead of the outputs the row acted with.
+        former: Outputs of the first `len(former)` rows, one dict per row, if their columns differ from later rows
+            (because of another sampling mode or a connector); `outputs` has the outputs of later rows.
+        completed: Row -> outputs for take() to copy instead of the outputs with which the row acted.
     """
 
     layout: ObservationLayout  # type: ignore[assignment]
@@ -46,10 +46,10 @@ class RLlibBlock(Block):
         self.others: dict[int, tuple[Any, int]] = {}
         self.former = []
         self.completed = {}
-        self.seq_no = 0  # number of the current weights ...
-        self.unstamped_from = 0  # ... which act on rows from here on
+        self.seq_no = 0  # sequence number of the current weights
+        self.unstamped_from = 0  # first row on which the current weights act
         self.boxes_scalars = False  # True if the next outputs have arrays of shape () instead of scalars
-        self._boxed = False  # True if `outputs` have them
+        self._boxed = False  # True if `outputs` have such arrays
         self._has_record = False  # True if observations have been stored
         self._on_change = on_change
         super().__init__(layout, ring, rows, raw_layout, **room)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ class RLlibBlock(Block):
             kinds[:written] = self.kind_R[:written]
         self.kind_R = kinds
         self.kinds = RewardKinds(kinds, self.others)
-        self._on_change(self)  # first, because rewards are added to both, and `rows` bounds the number of rows
+        self._on_change(self)  # first, because rewards are added to both arrays, and `rows` bounds the number of rows
         super()._bind(capacity)
 
     @property
@@ -81,9 +81,9 @@ class RLlibBlock(Block):
         ]
 
     def _take_as_object(self, name: str, row: int, value: Any) -> None:
-        """Switch to storing each observation as an object, because dtype or shape differ, and store this one."""
+        """Store an observation of another dtype or shape, switching to storing each observation as an object."""
         if value is None:
-            raise UnfitValueError("got None; leave agents that are not observed out of the dict")
+            raise UnfitValueError("expected an observation, got None; omit agents that are not observed")
         if not self.env_layout.has_objects:
             rows = _one_by_one(self.env_layout, self.raw_obs, self.rows.n)
             finals = _one_by_one(self.env_layout, self.raw_final_obs, self.rows.n_finals)
@@ -116,7 +116,7 @@ class RLlibBlock(Block):
             array[place] = part
 
     def lay_out(self, layout: ObservationLayout) -> None:
-        """Reallocate for another layout of env observations; observations already written are lost."""
+        """Reallocate memory for another layout of env observations; existing observations are lost."""
         if self.raw_layout is None:
             self.layout = layout
         else:
@@ -182,7 +182,7 @@ class RLlibBlock(Block):
             array[:n] = WHOLE.columns(values)[0]
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store the module outputs for the rows first .. first + n."""
+        """Store the module outputs for the rows [first, first + n)."""
         if _store.write_rows(self.outputs, outputs, first, n):
             return
         if self.outputs and not self._same_columns(outputs):
@@ -196,7 +196,7 @@ class RLlibBlock(Block):
             column[first : first + n] = values
 
     def record_items(self, first: int, items: list[Outputs]) -> None:
-        """Store outputs that cannot be stacked into columns row by row, starting at row `first`."""
+        """Store outputs row by row from row `first` on, because they cannot be stacked into columns."""
         self._end_columns(first)
         for row in items:
             if any(name_of(key) != Columns.ACTIONS for key in row):
@@ -204,11 +204,11 @@ class RLlibBlock(Block):
         self.former += items
 
     def is_by_items(self, first: int) -> bool:
-        """Return True if outputs before `first` are stored one by one, so that the next ones should also be."""
+        """Return True if outputs before `first` are stored row by row, so the next ones should be too."""
         return first > 0 and len(self.former) >= first and not self.outputs
 
     def _end_columns(self, first: int) -> None:
-        """Store the outputs of the rows before `first` one by one, and begin new columns."""
+        """Move the outputs of the rows before `first` to `former`, and start new columns."""
         self.seq_no_R[self.unstamped_from : first] = self.seq_no
         self.former += [self.acted_with(row) for row in range(len(self.former), first)]
         self.outputs = {}
@@ -240,7 +240,7 @@ class RLlibBlock(Block):
         return values
 
     def take(self, source: Block, rows: np.ndarray) -> None:
-        """Initialize the block with copies of `rows` (int64, ascending) of the previous block of the module."""
+        """Initialize the block with copies of `rows` (int64, ascending) from the previous block of the module."""
         assert isinstance(source, RLlibBlock)
         n = len(rows)
         has_former = bool(source.completed) or (n > 0 and int(rows[0]) < len(source.former))
@@ -259,7 +259,7 @@ class RLlibBlock(Block):
             self.others[row] = (0.0 + value, n_added)
 
     def forget_waiting(self, acting_from: int) -> None:
-        """Drop the outputs of row `acting_from` and all later ones, which have not acted yet."""
+        """Drop the outputs of rows from `acting_from` onward, whose agents have not acted yet."""
         del self.former[acting_from:]
 
 

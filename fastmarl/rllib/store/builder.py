@@ -1,7 +1,7 @@
 """Builds a SampleBlock from the blocks of the store, by gathering the chunks of a call agent by agent.
 
-Gathered data share no memory with the store. Observations, by far the largest part, are gathered on first access; their
-block remains leased until then.
+Gathered data shares no memory with the store. Observations, by far the largest part, are gathered on first access;
+their block remains leased until then.
 """
 
 import math
@@ -45,9 +45,9 @@ class RLlibChunk:
     record: RLlibRecord
     env_t: int
     infos: list[tuple[int, int, Any]]
-    """(env step, lane, info) of each info"""
+    """(env step, lane, info) tuples."""
     is_running: bool = False
-    """True if the chunk is built before its end and continues."""
+    """True if the chunk continues after it is built."""
     view: Any = None
     """The EpisodeInView passed to callbacks, or None."""
     numbers: ChunkNumbers = field(init=False)
@@ -93,7 +93,7 @@ class Builder:
         self.hanging: set[int] = set()
 
     def build(self, chunks: list[RLlibChunk]) -> list[Any]:
-        """Build the episodes of chunks, in order, and set `numbers` of the chunks."""
+        """Build the episodes of chunks, in order, and set the `numbers` of each chunk."""
         lanes = np.array([lane for chunk in chunks for lane in chunk.record.lane_of.values()], np.int64)
         modules_L = self._store.table.module_L[lanes]
         modules: list[ModuleColumns | None] = []
@@ -164,7 +164,7 @@ class Builder:
         if block.layout.has_objects:
             observations = list(columns.obs[0][obs_begin : obs_begin + end - begin + 1])
             newest = int(rows[-1]), int(self._store.table.final_L[lane])
-            if block.awaits_connectors(*newest):  # running_episodes.py makes the list; these may not stack
+            if block.awaits_connectors(*newest):  # running_episodes.py builds the list; these may not stack
                 observations = [block.raw_newest(*newest)]
             odd["observations"] = stacked(observations)
         if not FLOAT64_KINDS[kinds].all():
@@ -246,7 +246,7 @@ class Builder:
             extent.obs_begin,
             lookback,
             t_started,
-            record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # falsy, in the type used by the env
+            record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # default: falsy, in the env's type
             (length, offset, t_started - lookback, final_place),
             None if infos is None else self._agent_infos(infos, lane, extent, unseen),
             extent.odd,
@@ -281,11 +281,11 @@ class Builder:
         acted_before = row < self._store.first_action[module]
         kind = int(block.kind_R[row])
         reward = block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
-        # Without other outputs, RLlib has an empty dict after a cut, and None before it.
+        # Without other outputs, RLlib stores an empty dict after a cut, and None before it.
         return actions, extras or ({} if acted_before else None), reward
 
 
-SMALL = 1 << 16  # bytes, up to which new memory costs no more than reused memory
+SMALL = 1 << 16  # bytes; up to this size, new memory costs no more than reused memory
 
 
 class ColumnMemory:
@@ -333,7 +333,7 @@ class ColumnMemory:
                 continue
             buffer = memory.arrays.get(i)
             if buffer is None or len(buffer) < n_bytes[i]:
-                # A quarter more, in case the next call needs more.
+                # One quarter extra, in case the next call needs more.
                 buffer = memory.arrays[i] = np.empty(n_bytes[i] + n_bytes[i] // 4, np.uint8)
                 memory.size = sum(map(len, memory.arrays.values()))
             arrays.append(np.asarray(LeasedArray(buffer, lease))[: n_bytes[i]].view(dtype).reshape(shape))

@@ -1,8 +1,8 @@
 """Views of running episodes for RLlib callbacks and connectors, which build the episode as late as possible.
 
-Common queries are answered from the recorded rows. On any other query, or an assignment, the full episode is built,
-with lists as in the RLlib loop. From then on, each step is added to it as in that loop, so that changes made by
-callbacks are kept.
+Common queries are answered from the recorded rows. Any other query, or an assignment, builds the full episode, with
+lists as in the RLlib loop. From then on, each step is added to it as in that loop, so that changes made by callbacks
+are kept.
 """
 
 from collections.abc import Hashable
@@ -27,13 +27,13 @@ OWN = ("_custom_data", "observation_space")  # slots not overwritten when the fu
 
 
 def prune(episode: Any) -> None:
-    """Remove agents without a step, as in RLlib when an episode has finished."""
+    """Remove agents without a step, as RLlib does when an episode finishes."""
     for agent_id in [agent_id for agent_id, part in episode.agent_episodes.items() if not len(part)]:
         del episode.agent_episodes[agent_id]
 
 
 class EpisodeInView:
-    """Answers queries on an episode from its record, and builds the full episode if the record has no answer.
+    """Answers queries about an episode from its record, and builds the full episode if the record has no answer.
 
     Args:
         episodes: Builds full episodes.
@@ -59,7 +59,7 @@ class EpisodeInView:
         self._arrays: list[ListedColumn] = []  # columns converted to lists
         self._is_open = False
         self._parts = AgentsInView(self)
-        self._parts_at: tuple[RLlibChunk | None, int] | None = None  # (last chunk, number of agents) when made
+        self._parts_at: tuple[RLlibChunk | None, int] | None = None  # (last chunk, number of agents) when last filled
         if not self.is_built:
             self.episode.__class__ = in_view_kind(self._kind)  # type: ignore[arg-type]
             self.episode._origin = (self, 0)
@@ -80,8 +80,8 @@ class EpisodeInView:
         """Raise RunningEpisodeError unless the call that received the episode is still running."""
         if not self._is_open:
             raise RunningEpisodeError(
-                "a running episode can be read in a callback's call only; keep what you need in its custom_data, or "
-                "read the episodes that sample() returns"
+                "a running episode can only be read while a callback or connector runs; store what you need in its "
+                "custom_data, or read the episodes that sample() returns"
             )
 
     # The full episode.
@@ -114,7 +114,7 @@ class EpisodeInView:
         del self.episode._origin
 
     def _made(self) -> Any:
-        """Build the episode as in the RLlib loop, with the latest observations of agents as stored."""
+        """Build the episode as in the RLlib loop, with the latest observations as stored."""
         record, episodes = self.record, self._episodes
         if record.awaits_reset:
             return episodes.empty(record, record.policy_mapping_fn)
@@ -127,11 +127,11 @@ class EpisodeInView:
             return
         made = self.episode.agent_episodes.get(part.agent_id)  # if sample() has returned it, this builds it
         if made is None:
-            raise RunningEpisodeError(f"agent {part.agent_id!r} made no step in this chunk: it has no episode")
+            raise RunningEpisodeError(f"agent {part.agent_id!r} completed no step in this chunk, so it has no episode")
         become(part, made)
 
     def become(self, made: Any) -> Any:
-        """Give the object passed to callbacks the content of `made`, an episode of the same class, and return it."""
+        """Copy `made`, an episode of the same class, into the object passed to callbacks, and return that object."""
         episode = self.episode
         self.is_built = True
         episode.__class__ = self._kind
@@ -158,14 +158,14 @@ class EpisodeInView:
     # Assignments by callbacks.
 
     def adopt(self, name: str, value: Any) -> None:
-        """Copy to the record a value assigned by a callback to an attribute in OF_RECORD."""
+        """Copy a value that a callback assigned to an attribute in OF_RECORD to the record."""
         if name == "id_" and type(value) is not str:
-            raise RunningEpisodeError(f"the id_ of an episode was set to {value!r}; make it a str")
+            raise RunningEpisodeError(f"expected the id_ of an episode to be a str, got {value!r}")
         if value is not None:  # callbacks remove the mapping function for pickling
             setattr(self.record, OF_RECORD[name], value)
 
     def update_record(self) -> None:
-        """Copy to the record the values assigned to the full episode."""
+        """Copy the values assigned to the full episode to the record."""
         for name in OF_RECORD if self.is_built else ():
             self.adopt(name, getattr(self.episode, name))
 
@@ -178,7 +178,7 @@ class EpisodeInView:
             return True
         return False
 
-    # Answers from the record; None: only the full episode has the answer.
+    # Answers from the record. None means that only the full episode has the answer.
 
     @property
     def env_t(self) -> int:
@@ -216,16 +216,16 @@ class EpisodeInView:
         return sum(sum(rewards_of(self.store, lane)[lookback_L[lane] :]) for lane in lanes)
 
     def get_duration_s(self) -> float:
-        """Return the seconds since the chunk began."""
+        """Return the seconds since the chunk started."""
         return perf_counter() - self.record.started_at if self.env_t > self.record.env_t_started else 0.0
 
     def get_agents_that_stepped(self) -> set[Hashable] | None:
-        """Return the agents observed in the last env step, as a set with the order of RLlib."""
+        """Return the agents observed in the last env step, as a set in RLlib's order."""
         stepped = self._stepped()
         return None if stepped is None else set(dict.fromkeys(stepped).keys())
 
     def get_agents_to_act(self) -> set[Hashable] | None:
-        """Return the agents observed in the last env step that have not ended, as a set with the order of RLlib."""
+        """Return the agents observed in the last env step that have not ended, as a set in RLlib's order."""
         stepped = self._stepped()
         if stepped is None:
             return None
@@ -258,7 +258,7 @@ class EpisodeInView:
             if not is_last(indices) or options:
                 return None
             return self._newest_observations() if name == "observations" else self._last_infos()
-        by_env_steps_or_not = indices is None and options.keys() <= {"env_steps"}  # both values give the same result
+        by_env_steps_or_not = indices is None and options.keys() <= {"env_steps"}  # env_steps does not matter here
         return self._of_completed_steps(name) if by_env_steps_or_not else None
 
     def _newest_observations(self) -> dict[Hashable, Any] | None:
@@ -336,7 +336,7 @@ class EpisodeInView:
         return self.record.flags.get(lane, (self.is_terminated, self.is_truncated) if has_stepped else (False, False))
 
     def space_of(self, lane: int) -> Any:
-        """Return the observation space of an agent, as given by the env or set by a connector."""
+        """Return the observation space of an agent, as defined by the env or set by a connector."""
         observation_spaces, _ = self._episodes.spaces[self.record.env_index]
         space = self.store.spaces.get(lane)
         return observation_spaces.get(self.store.table.agent_ids[lane]) if space is None else space

@@ -27,7 +27,7 @@ def rewards_of(store: RLlibStore, lane: int) -> list[Any]:
 
 
 def last_reward_of(store: RLlibStore, lane: int) -> list[Any]:
-    """Return [the reward of the last completed step of a lane], or [] if there is none."""
+    """Return a list with the reward of the last completed step of a lane; empty if there is none."""
     table = store.table
     block, row = store.blocks[table.module_L[lane]], int(table.row_L[lane])
     if table.final_L[lane] < 0:
@@ -49,7 +49,7 @@ def actions_of(store: RLlibStore, lane: int) -> list[Any] | None:
 
 
 def last_action_of(store: RLlibStore, lane: int) -> list[Any]:
-    """Return [the action of the last completed step of a lane], or [] if there is none."""
+    """Return a list with the action of the last completed step of a lane; empty if there is none."""
     table = store.table
     block, row = store.blocks[table.module_L[lane]], int(table.row_L[lane])
     if table.final_L[lane] < 0:
@@ -60,7 +60,7 @@ def last_action_of(store: RLlibStore, lane: int) -> list[Any]:
 def reward_array(
     block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
 ) -> np.ndarray:
-    """Return rewards as the array that NumPy would create from the env objects."""
+    """Return rewards as the array that NumPy would create from the objects sent by the env."""
     if (kinds == FLOAT32).all():
         return rewards.astype(np.float32)
     return stacked(reward_objects(block, rows, rewards, kinds, end_env_t))
@@ -69,7 +69,7 @@ def reward_array(
 def reward_objects(
     block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
 ) -> list[Any]:
-    """Return rewards with the types that result from adding the env objects as in RLlib."""
+    """Return rewards with the types that result when RLlib adds up the objects sent by the env."""
     env_ts = block.env_t_R[rows].tolist()
     following = [*env_ts[1:], end_env_t]
     objects: list[Any] = []

@@ -1,4 +1,4 @@
-"""The layout of observations in rows, determined from the arrays of the env instead of the space."""
+"""The layout of observations in rows, determined from the env's arrays instead of its spaces."""
 
 from functools import reduce
 from operator import getitem
@@ -19,7 +19,7 @@ class ObservationLayout:
     env.
 
     Attributes:
-        has_objects: True if observations are not nests of arrays, so that a single leaf stores them as objects.
+        has_objects: True if observations are not nests of arrays, so a single leaf stores them as objects.
         is_array: True if observations are single arrays.
     """
 
@@ -60,7 +60,7 @@ class ObservationLayout:
         return [np.stack(column, dtype=leaf.dtype) for leaf, column in zip(self.leaves, columns, strict=True)]
 
     def leaves_of(self, observation: Any) -> list[Any]:
-        """Return the leaves of an observation, the reverse of `nest()`."""
+        """Return the leaves of an observation, the inverse of `nest()`."""
         return [reduce(getitem, leaf.path, observation) for leaf in self.leaves]
 
     def nest(self, arrays: list) -> Any:
@@ -69,12 +69,12 @@ class ObservationLayout:
         return map_struct(lambda leaf: next(remaining), self._types)
 
     def items(self, observations: Any) -> list[Any]:
-        """Return the observations in a nest of arrays as a list, with numbers of the types in the first observation."""
+        """Convert a nest of arrays to a list of observations, with numbers of the same types as in the first one."""
         return list(observations) if self.has_objects else items_of(observations, self._types)
 
 
 def _objects(values: list[Any]) -> np.ndarray:
-    """Return an object array, even if the objects are arrays themselves."""
+    """Return a 1-D object array, even if the values are arrays."""
     array = np.empty(len(values), object)
     for i, value in enumerate(values):
         array[i] = value
@@ -82,7 +82,7 @@ def _objects(values: list[Any]) -> np.ndarray:
 
 
 def _collect(value: Any, path: tuple, sizes: tuple, leaves: list[Leaf]) -> bool:
-    """Add the leaves of `value`, or return False if a part of it has no dtype."""
+    """Add the leaves of `value` to `leaves`, or return False if a part of it has no dtype."""
     if type(value) is dict:
         return all(_collect(part, (*path, key), (*sizes, len(value)), leaves) for key, part in value.items())
     if type(value) is tuple:

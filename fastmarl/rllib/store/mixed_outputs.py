@@ -1,6 +1,6 @@
-"""Completes outputs of steps made in different modes (exploring, not exploring, random).
+"""Completes the outputs of steps sampled in different modes (exploring, not exploring, random).
 
-RLlib episodes need the same outputs in all steps; extras.py does this in the RLlib loop.
+RLlib episodes need the same outputs in all steps; for the RLlib loop, extras.py does this.
 """
 
 from itertools import accumulate
@@ -23,12 +23,12 @@ def is_mixed(block: RLlibBlock, rows: np.ndarray) -> bool:
 
 
 def mixed_steps(block: RLlibBlock, rows: np.ndarray) -> list[Outputs]:
-    """Return the outputs of the steps of an agent, completed to equal keys and ranks, or [] if all used one mode.
+    """Return the outputs of an agent's steps, with equal keys and ranks, or [] if all steps used the same mode.
 
     Args:
         block: Block of the module of the agent.
-        rows: Rows of the agent that have acted, in order, including the last row of a waiting agent, whose keys are in
-            the RLlib columns before the step is complete.
+        rows: Rows of the agent that have acted, in order. They include the last row of a waiting agent, because RLlib
+            adds its keys to the columns before the step is complete.
     """
     if not is_mixed(block, rows):
         return []
@@ -68,7 +68,7 @@ def as_nested(step: Outputs) -> tuple[Any, dict[str, Any]]:
 
 
 def _completed(steps: list[Outputs]) -> list[Outputs]:
-    """Give each step the outputs of all steps; missing outputs become NaN, or 0 for ints."""
+    """Fill in the outputs missing from each step, with NaN, or 0 for ints."""
     columns = {}
     for key in dict.fromkeys(key for step in steps for key in step):
         values = [step.get(key) for step in steps]
@@ -77,7 +77,7 @@ def _completed(steps: list[Outputs]) -> list[Outputs]:
 
 
 def _carried_on(values: list[Any]) -> list[Any]:
-    """Fill in missing recurrent states with the last one, or with zeros before the first."""
+    """Fill in missing recurrent states with the previous one, or with zeros before the first."""
     zeros = np.zeros_like(next(value for value in values if value is not None))
     return list(accumulate(values, lambda before, value: before if value is None else value, initial=zeros))[1:]
 
@@ -89,5 +89,5 @@ def _of_one_rank(values: list[Any]) -> list[Any]:
         like = blank(like) if value is None else value
         filled.append(like)
     rank = min(map(np.ndim, present))
-    # deterministic log-probabilities of RLlib have one number per action component.
+    # RLlib's deterministic log-probabilities have one number per action component.
     return [summed(value, rank) if np.ndim(value) > rank else value for value in filled]

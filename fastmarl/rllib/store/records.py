@@ -1,6 +1,6 @@
-"""Records of running episodes by the rules of RLlib: ordered agents, modules, times; and counts for metrics.
+"""Records of running episodes, following RLlib's rules: order of agents, modules, times; and counts for metrics.
 
-The order of agents determines which random number each agent gets, so it exactly follows the dicts and sets of RLlib:
+The order of agents determines which random number each agent gets, so it exactly follows RLlib's dicts and sets:
 agents of the reset in the order of the observation dict, later ones in the order of a set of all agents in the step,
 and after a cut in the order of first appearance in the lookback window.
 """
@@ -24,8 +24,8 @@ from fastmarl.rllib.episodes.sample_block import is_set
 class CallCounts:
     """Counts of a single call of `sample()`.
 
-    As in RLlib, counts per agent and per module are observation counts. Agents and modules without observations are
-    left out.
+    As in RLlib, counts per agent and per module count observations. Agents and modules without observations are left
+    out.
     """
 
     env_steps: int = 0
@@ -33,7 +33,7 @@ class CallCounts:
     module_observations: dict[str, int] = field(default_factory=dict)
     episodes: int = 0  # finished episodes
     step_failures: int = 0
-    resets: int = 0  # of all envs together, before the first tick
+    resets: int = 0  # resets of all envs together, before the first tick
     ticks: int = 0  # steps of all envs together
     forwards: int = 0  # ticks in which modules ran
     lost_reward: float = 0.0  # sum of rewards outside of transitions
@@ -46,7 +46,7 @@ class CallCounts:
 class EpisodeNumbers:
     """Statistics of a finished episode over all its chunks, keyed by agent name in metrics."""
 
-    length: int  # in env steps
+    length: int  # env steps
     episode_return: float
     duration_s: float
     agent_returns: dict[str, float]
@@ -74,11 +74,11 @@ class AgentNumbers:
 class ChunkNumbers:
     """Statistics of a chunk, for the metrics.
 
-    RLlib keeps chunks and reads their statistics in get_metrics(), so that changes to returned chunks count. This
-    object tracks the chunk as long as it exists, without keeping it alive.
+    RLlib keeps chunks and reads their statistics in get_metrics(), so changes to returned chunks affect metrics. This
+    object tracks the chunk as long as the chunk exists, without keeping it alive.
 
-    If the RLlib loop takes over an episode, it gets such objects instead of the chunks returned before. They have the
-    part of the episode interface used by RLlib metrics.
+    If the RLlib loop takes over an episode, these objects replace earlier chunks that no longer exist. They have the
+    part of the episode interface that RLlib metrics use.
 
     Args:
         length: Number of env steps.
@@ -86,7 +86,7 @@ class ChunkNumbers:
         agents: Agent key in the episode -> statistics, for agents with a completed step, in order.
 
     Attributes:
-        length, duration_s, agents: As in the arguments, when they were last read.
+        length, duration_s, agents: The arguments, or the values last read from the chunk.
         id_: Id of the episode.
         is_done: True for the last chunk of an episode, as checked by RLlib metrics.
     """
@@ -124,7 +124,7 @@ class ChunkNumbers:
         return self if (episode := self._episode()) is None else episode
 
     def up_to_date(self) -> "ChunkNumbers":
-        """Read the statistics again if the episode still exists, and return them."""
+        """Re-read the statistics if the episode still exists, and return this object."""
         if (episode := self._episode()) is not None:
             self.read(episode)
         return self
@@ -132,7 +132,7 @@ class ChunkNumbers:
     def read(self, episode: Any) -> None:
         """Read the statistics of the episode; called for the last time when it is deleted."""
         self.length, self.duration_s = len(episode), episode.get_duration_s()
-        if is_set(episode, "agent_episodes"):  # else nothing can have been written to them
+        if is_set(episode, "agent_episodes"):  # otherwise, nothing can have been written to them
             # RLlib learners append a step to each agent and rename the episode.
             known = self.agents if episode.id_ != self.id_ else {}
             self.agents = {
@@ -158,8 +158,8 @@ class ChunkNumbers:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"{name!r} of a chunk that sample() returned before this callback was added: only len(), get_return(), "
-            "get_duration_s() and agent_episodes are available; add callbacks before the first call of sample()"
+            f"can't read {name!r} of a chunk that sample() returned before this callback was added, only len(), "
+            "get_return(), get_duration_s() and agent_episodes; add callbacks before the first call of sample()"
         )
 
 
@@ -171,7 +171,7 @@ def _return_of(agent_episode: Any) -> Any:
     """Compute `agent_episode.get_return()`, but without a Python loop over a float64 array."""
     rewards = agent_episode.get_rewards()
     if type(rewards) is np.ndarray and rewards.dtype == np.float64 and rewards.ndim == 1 and len(rewards):
-        return np.add.accumulate(rewards)[-1] + 0  # in the order of sum(), of which -0.0 is no result
+        return np.add.accumulate(rewards)[-1] + 0  # in the order of sum(), which never returns -0.0
     return sum(rewards)
 
 
@@ -180,7 +180,7 @@ class RLlibRecord(EpisodeRecord):
 
     def __init__(self, env_index: int, id_: str, started_at: float, new_id: Callable[[], str]):
         super().__init__(env_index, id_, started_at)
-        self.order: list[Hashable] = []  # agents of the chunk, including earlier ended agents still present in RLlib
+        self.order: list[Hashable] = []  # agents of the chunk, including ended ones that RLlib still keeps
         self.lane_of: dict[Hashable, int] = {}  # agent id -> lane in the chunk
         self.mapping: dict[Hashable, str] = {}  # agent id -> module id
         self.ended_before: dict[Hashable, list[int]] = {}  # agent of `order` without lane -> env steps of observations
@@ -191,7 +191,7 @@ class RLlibRecord(EpisodeRecord):
         self.carried: set[Hashable] = set()  # agents continued from the previous chunk
         # Ids of the SingleAgentEpisode objects of agents, the same in all chunks.
         self.agent_episode_ids: defaultdict[Hashable, str] = defaultdict(new_id)
-        self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) in env types
+        self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated), in the env's types
         self.unseen: set[int] = set()  # lanes ended without an observation
         self.earlier: list[ChunkNumbers] = []
         self.unobserved_rewards: dict[Hashable, Any] = {}  # in this chunk, before the first observation of an agent
@@ -216,7 +216,7 @@ class RLlibRecord(EpisodeRecord):
         dropped: set[Hashable],
         live: dict[Hashable, int],
     ) -> None:
-        """Begin the next chunk with the agents of `order`; RLlib drops all other ended agents.
+        """Start the next chunk with the agents of `order`; RLlib drops all other ended agents.
 
         Args:
             order: Agents of the next chunk.
@@ -239,13 +239,13 @@ class RLlibRecord(EpisodeRecord):
 
 
 class RLlibLanes(LaneTable):
-    """A lane table that assigns late rewards by the rules of RLlib."""
+    """A lane table that assigns late rewards as RLlib does."""
 
     def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: Any, *others: Any) -> int:
         """Return the lane for a reward of an agent that has finished or not been observed yet, or -1.
 
-        The reward of a finished agent is added to its last transition while that is in the chunk. A reward before the
-        first observation belongs to no transition.
+        The reward of a finished agent is added to its last transition if that is still in the chunk. A reward before
+        the first observation belongs to no transition.
         """
         record = self.record(env_index)
         assert isinstance(record, RLlibRecord)
@@ -257,14 +257,12 @@ class RLlibLanes(LaneTable):
         return lane
 
     def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:
-        problem = (
-            f"sent {what} after the agent had finished, for which RLlib's episodes have no place; drop it from step()"
-        )
+        problem = f"sent {what} after the agent had finished, which RLlib's episodes can't store; omit it from step()"
         return FinishedAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
 
 
 def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) -> EpisodeNumbers:
-    """Sum up a finished episode in the addition order of RLlib: its last chunk, then the others in order."""
+    """Sum up a finished episode in RLlib's order of addition: its last chunk, then the others in order."""
     *earlier, last = (chunk.up_to_date() for chunk in chunks)
     agent_returns: dict[str, Any] = {name_of(agent.agent_id): agent.total for agent in last.agents.values()}
     agent_steps = {name_of(key): agent.n_steps for key, agent in last.agents.items()}
@@ -285,7 +283,7 @@ def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) ->
     return EpisodeNumbers(length, episode_return, duration_s, agent_returns, agent_steps, module_returns)
 
 
-MOST_CHUNKS = 4096  # of an episode, whose numbers are kept separately to be summed in RLlib order
+MOST_CHUNKS = 4096  # chunks of an episode whose numbers are kept separately, to be summed in RLlib's order
 
 
 def _joined(chunks: list[ChunkNumbers]) -> ChunkNumbers:

@@ -25,7 +25,7 @@ class RunningEpisodes:
 
     Attributes:
         store, spaces: The arguments `store` and `spaces`.
-        passing: Lane -> latest observation, while a connector piece runs on these.
+        passing: Lane -> latest observation, while a connector piece processes it.
     """
 
     def __init__(self, store: RLlibStore, builder: Builder, spaces: list[tuple[dict, dict]], episode_class: type):
@@ -57,7 +57,7 @@ class RunningEpisodes:
         Args:
             chunk: The chunk in its current state.
             mapping_fn: Mapping function of the episode.
-            arrays: List to which columns are added whose arrays can be restored without stacking.
+            arrays: List that receives the columns whose arrays can be restored without stacking.
         """
         record = chunk.record
         self._builder.find_hanging()
@@ -130,7 +130,7 @@ class RunningEpisodes:
                 _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
 
     def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
-        """Create an episode with only the attributes independent of its steps; EpisodeInTheMaking completes it."""
+        """Create an episode with only the attributes that do not depend on its steps; `_origin` provides the rest."""
         episode: Any = object.__new__(self._episode_class)
         episode.id_, episode.env_t_started, episode.env_t = record.id_, env_t_started, env_t
         episode.observation_space, episode.action_space = self.spaces[record.env_index]

@@ -1,4 +1,4 @@
-"""The store of the drop-in replacement: rows with records and lookback as in RLlib."""
+"""The step store of the drop-in replacement: rows with records and lookback as in RLlib."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from fastmarl.rllib.store.records import RLlibLanes, RLlibRecord
 
 
 class RLlibStore(RowStore):
-    """Stores the steps of all envs. It begins without modules, see add_module().
+    """Stores the steps of all envs. It starts without modules; see add_module().
 
     Args:
         table: Env, agent and module of each lane.
@@ -26,8 +26,8 @@ class RLlibStore(RowStore):
 
     Attributes:
         stateful: Indices of modules with recurrent state.
-        seq_no: Number of the current weights.
-        spaces: Lane -> observation space set by connectors in the agent episode in this chunk.
+        seq_no: Sequence number of the current weights.
+        spaces: Lane -> observation space that connectors set in the agent episode of this chunk.
     """
 
     scatter: RLlibScatter
@@ -92,22 +92,22 @@ class RLlibStore(RowStore):
             block.lay_out(ObservationLayout.of(observation))
 
     def use_weights(self, seq_no: int) -> None:
-        """Set the number of the weights used by subsequent actions."""
+        """Set the sequence number of the weights used by subsequent actions."""
         self.seq_no = seq_no
         for block, first in zip(self.blocks, self.acting_from, strict=True):
             block.seq_no, block.unstamped_from = seq_no, first
 
     def change_weights(self, seq_no: int) -> None:
-        """Call use_weights() during a call, after stamping earlier actions with the previous number."""
+        """Change the weights during a call: stamp earlier actions with the previous number, then call use_weights()."""
         self.stamp_all()
         self.use_weights(seq_no)
 
     def stamp_all(self) -> None:
-        """Call stamp() with the current number, so that all recorded actions can be read."""
+        """Stamp all recorded actions with the current number, so that they can be read."""
         self.stamp(self.seq_no)
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
-        """Begin the lookback of recurrent agents at or before their last completed step, whose state learners need."""
+        """As in the base class, but recurrent agents keep their last completed step, whose state learners need."""
         begins = super()._lookback_begins(module, lanes)
         block = self.blocks[module]
         if module not in self.stateful or not (block.former or block.has_states):

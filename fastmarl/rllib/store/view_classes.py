@@ -1,6 +1,6 @@
-"""View classes: subclasses of RLlib episodes that answer common queries before the full episode is built.
+"""View classes: subclasses of RLlib's episodes that answer common queries before the full episode is built.
 
-Their data are in an EpisodeInView. Methods check the class of the object first, because a callback may keep a bound
+Their data is in an EpisodeInView. Methods check the class of the object first, because a callback may keep a bound
 method and call it after the full episode was built.
 """
 
@@ -17,11 +17,11 @@ from fastmarl.rllib.store.lane_steps import actions_of, last_action_of, last_rew
 
 def _answered(name: str) -> property:
     """Return a property that reads this attribute of the EpisodeInView."""
-    return property(lambda episode: getattr(episode._origin[0], name), doc="See RLlib's class.")
+    return property(lambda episode: getattr(episode._origin[0], name), doc="As in RLlib's class.")
 
 
 def _getter(name: str) -> Callable[..., Any]:
-    """Return the RLlib getter of this column, answered by the view if possible."""
+    """Return a getter of this column that the view answers if possible, otherwise the RLlib method."""
 
     def get(self: Any, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
         answer = self._origin[0].get(name, indices, agent_ids, options) if isinstance(self, _InView) else None
@@ -31,7 +31,7 @@ def _getter(name: str) -> Callable[..., Any]:
 
 
 class _InView:
-    """Methods and properties of an episode answered from its record."""
+    """Methods and properties of an episode that are answered from its record."""
 
     __slots__ = ()
     _origin: Any
@@ -105,7 +105,7 @@ class AgentsInView(dict[Hashable, Any]):
         super().update(agents)
 
     def _change(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the dict in the full episode, and copy its content."""
+        """Call a method of the dict of the full episode, then copy the content of that dict."""
         self._view.build()
         agents = self._view.episode.agent_episodes
         answer = getattr(agents, method)(*arguments, **named)
@@ -128,7 +128,7 @@ class AgentsInView(dict[Hashable, Any]):
         return dict, (dict(self),)
 
 
-# The slot used by a view of an agent episode for its data; `observations` is overridden by a property.
+# The slot in which a view of an agent episode stores its data; a property overrides `observations`.
 _place = SingleAgentEpisode.observations  # type: ignore[attr-defined]
 
 
@@ -162,11 +162,11 @@ def _agent_answer(name: str, answer: Callable[[Any, int], Any]) -> property:
         place = _running(episode)
         return getattr(_built_agent(episode), name) if place is None else answer(*place)
 
-    return property(get, doc="See RLlib's class.")
+    return property(get, doc="As in RLlib's class.")
 
 
 class _AgentInView(SingleAgentEpisode):
-    """Methods and properties of an agent episode answered from the record."""
+    """Methods and properties of an agent episode that are answered from the record."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Build the parts of a runner from its config."""
+"""Builds the parts of a runner from its config."""
 
 import warnings
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ from fastmarl.runner.loop.envs import Envs
 def make_env_to_module(
     config: EnvRunnerConfig, envs: Envs, before: EnvRunnerConfig | None = None, made: EnvToModule | None = None
 ) -> EnvToModule:
-    """Make the connectors of all modules.
+    """Build the connectors of all modules.
 
     Args:
         before, made: Previous config and the connectors built from it; a module keeps its connectors if rebuilding
-            would make the same ones.
+            would produce the same ones.
 
     Raises:
         ConfigError: If connectors do not match the spaces of the agents, the spaces are unknown, or a module id does
@@ -42,7 +42,7 @@ def make_env_to_module(
     for option in CONNECTOR_OPTIONS:
         given = getattr(config, option)
         if isinstance(given, Mapping) and (unknown := given.keys() - config.module_specs.keys()):
-            raise ConfigError(f"{option} names {sorted(unknown)}, which are not among the modules "
+            raise ConfigError(f"{option} has unknown module ids {sorted(unknown)}; choose from "
                               f"{sorted(config.module_specs)}")  # fmt: skip
     of_modules = {
         module_id: _kept_connectors(config, envs, module_id, before, made.get(module_id) if made else None)
@@ -75,7 +75,7 @@ def _kept_connectors(
 
 
 def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> ModuleConnectors | None:
-    """Make the connectors of a single module, if it has any."""
+    """Build the connectors of a single module; return None if it has none."""
     options = {option: given for option in CONNECTOR_OPTIONS if (given := getattr(config, option)) is not None}
     if not options:
         return None
@@ -85,13 +85,13 @@ def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Modu
     return ModuleConnectors(module_id, connectors, *spaces, keep_float64=config.keep_float64) if connectors else None
 
 
-MOST_BY_DEFAULT = 8  # number of threads: starting them costs time in each call, so only long passes benefit
+MOST_BY_DEFAULT = 8  # threads; starting them costs time in each call, so only long passes benefit
 
 
 def make_inference_options(
     config: EnvRunnerConfig, device: torch.device, generator: torch.Generator
 ) -> InferenceOptions:
-    """Collect the inference options of modules on this device with this random generator."""
+    """Collect the inference options of modules that run on this device and use this random generator."""
     compile_options = None
     if config.torch_compile_worker:
         compile_options = {
@@ -108,11 +108,10 @@ def make_inference_options(
 
 
 def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> MultiRLModule:
-    """Make the modules named in `policies`.
+    """Build the modules named in `policies`.
 
     Raises:
-        ConfigError: As in `make_module`, or if a single object without spaces is given for modules with different
-            spaces.
+        ConfigError: As in `make_module`, or if modules with different spaces share a single object without spaces.
     """
     _check_shared(config, envs, env_to_module)
     return MultiRLModule(
@@ -136,8 +135,8 @@ def _check_shared(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModul
             with suppress(ConfigError):  # no agent is mapped to this module; `make_module` reports other errors
                 seen[module_id] = _spaces_seen(config, envs, module_id, env_to_module.get(module_id))
         if not _all_equal(list(seen.values())):
-            raise ConfigError(f"the modules {list(seen)} are one object without spaces of its own, but would need "
-                              f"different ones: {seen}; give each module its own object")  # fmt: skip
+            raise ConfigError(f"the modules {list(seen)} are one object without spaces, but need different spaces: "
+                              f"{seen}; pass a separate object for each module")  # fmt: skip
 
 
 def given_spec(config: EnvRunnerConfig, module_id: str) -> Any:
@@ -152,10 +151,10 @@ def check_module_options(config: EnvRunnerConfig) -> None:
     """Raise ConfigError for specs of unknown modules, and for a `model_config` that no module uses."""
     specs, several = config.module_specs, config.rl_module_spec
     if isinstance(several, MultiRLModuleSpec) and (unknown := several.rl_module_specs.keys() - specs.keys()):
-        raise ConfigError(f"rl_module_spec has {sorted(unknown)}, which are not among the policies {sorted(specs)}")
+        raise ConfigError(f"rl_module_spec has unknown module ids {sorted(unknown)}; choose from {sorted(specs)}")
     if config.model_config and not any(_wants_model_config(given_spec(config, module_id)) for module_id in specs):
-        raise ConfigError(f"model_config={config.model_config!r:.200} has no effect: all modules are given, or have "
-                          f"one of their own")  # fmt: skip
+        raise ConfigError(f"model_config={config.model_config!r:.200} has no effect: all modules are instances or have "
+                          f"their own model_config")  # fmt: skip
 
 
 def _wants_model_config(given: Any) -> bool:
@@ -163,7 +162,7 @@ def _wants_model_config(given: Any) -> bool:
 
 
 def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> RLModule:
-    """Make a module: the given instance, a built spec, or a default network for its spaces.
+    """Build a module from the given instance or spec, or as a default network for its spaces.
 
     Raises:
         ConfigError: If `policies` has an object of another type, the spaces are unknown, or the module expects a
@@ -184,13 +183,13 @@ def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors:
     else:
         is_class = isinstance(given, type) and issubclass(given, torch.nn.Module)
         raise ConfigError(f"policies[{module_id!r}] must be None, an RLModuleSpec or a torch.nn.Module, got {given!r}"
-                          + (f"; give an instance, {given.__name__}(...)" if is_class else ""))  # fmt: skip
+                          + (f"; pass an instance, {given.__name__}(...)" if is_class else ""))  # fmt: skip
     spaces = _given_spaces(module)
     if spaces is None:
-        raise ConfigError(f"module {module_id!r} has no observation_space or no action_space; set both")
+        raise ConfigError(f"module {module_id!r} lacks observation_space or action_space; set both")
     if connectors is not None and not connectors.make(spaces[0]):
-        raise ConfigError(f"module {module_id!r} has the observation_space {spaces[0]}, but its connectors make "
-                          f"{connectors.observation_space}; give the module that one, or none")  # fmt: skip
+        raise ConfigError(f"module {module_id!r} has the observation_space {spaces[0]}, but its connectors return "
+                          f"{connectors.observation_space}; set the module's space to that, or to None")  # fmt: skip
     return module
 
 
@@ -206,8 +205,8 @@ def warn_of_objects(module_id: str, layout: RowLayout) -> None:
     paths = [list(leaf.path) for leaf in layout.leaves if leaf.dtype == object]
     if paths:
         warnings.warn(
-            f"the observations of module {module_id!r} have parts that are not arrays, at {paths}: these are recorded "
-            "one by one, which is slow, and the module gets arrays of objects",
+            f"the observations of module {module_id!r} have parts that are not arrays, at {paths}: they are recorded "
+            "one by one, which is slow, and the module receives object arrays",
             stacklevel=5,
         )
 
@@ -218,13 +217,13 @@ def _given_spaces(given: Any) -> Spaces | None:
 
 
 def _spaces_seen(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> Spaces:
-    """Return the (observation space, action space) of a module as seen after its connectors."""
+    """Return the (observation space, action space) of a module, after its connectors."""
     observation_space, action_space = _module_spaces(config, envs, module_id)
     return observation_space if connectors is None else connectors.observation_space, action_space
 
 
-GIVE_SPEC = "give an RLModuleSpec with observation_space and action_space in `policies`"
-GIVE_ENV = "give the env observation_space and action_space, which its connectors must know"
+GIVE_SPEC = "pass an RLModuleSpec with observation_space and action_space in `policies`"
+GIVE_ENV = "define observation_space and action_space in the env, as its connectors need them"
 
 
 def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str, way_out: str = GIVE_SPEC) -> Spaces:
@@ -233,13 +232,13 @@ def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str, way_out:
     if not agents and (common := _given_spaces(envs.all[0])):
         return common
     if not agents:
-        raise ConfigError(f"module {module_id!r} needs spaces: the env has neither possible_agents nor spaces for all; "
-                          f"{way_out}")  # fmt: skip
+        raise ConfigError(f"the spaces of module {module_id!r} are unknown: the env has neither possible_agents nor "
+                          f"common spaces; {way_out}")  # fmt: skip
     mapped = {agent: envs.spaces(0, agent) for agent in agents}
     if len(config.module_specs) > 1 and not _all_equal(list(mapped.values())):
         mapped = {agent: spaces for agent, spaces in mapped.items() if config.module_id_for(agent, None) == module_id}
     if not mapped:
-        raise ConfigError(f"no agent of {agents} is mapped to {module_id!r}, so its spaces are not known; {way_out}")
+        raise ConfigError(f"no agent of {agents} is mapped to {module_id!r}, so its spaces are unknown; {way_out}")
     if not _all_equal(list(mapped.values())):
         raise ConfigError(f"the agents of module {module_id!r} have different spaces: {mapped}; map them to different "
                           f"modules with `policies` and `policy_mapping_fn`")  # fmt: skip

@@ -52,7 +52,7 @@ ANY_MAKE = frozenset(
         "torch_compile_worker_dynamo_mode",
     }
 )
-FIXED = (  # used only when the runner is made
+FIXED = (  # used only when the runner is created
     "seed",
     "worker_index",
     "incarnation",
@@ -66,7 +66,7 @@ FIXED = (  # used only when the runner is made
     "output_config",
 )
 WITH_POLICIES = ("policy_mapping_fn", "policies_to_train")  # wait until the modules they name exist
-IGNORED = ("env_creator", "validate_env", "default_policy_class", "log_dir", "dataset_shards")  # also in RLlib
+IGNORED = ("env_creator", "validate_env", "default_policy_class", "log_dir", "dataset_shards")  # as in RLlib
 
 
 def of_worker(
@@ -76,7 +76,7 @@ def of_worker(
     recreated_worker: bool,
     others: Iterable[str],
 ) -> EnvRunnerConfig:
-    """Apply the constructor arguments of a runner to the config of one of several runners.
+    """Return a runner's config with its constructor arguments applied.
 
     Raises:
         ConfigError: If `config` is not an EnvRunnerConfig, or the indices are invalid.
@@ -84,7 +84,7 @@ def of_worker(
     if not isinstance(config, EnvRunnerConfig):
         raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
     if unknown := [name for name in others if name not in IGNORED]:
-        warnings.warn(f"a runner's constructor knows no arguments {unknown}; they are left out", stacklevel=4)
+        warnings.warn(f"the runner's constructor ignores the unknown arguments {unknown}", stacklevel=4)
     given: dict[str, Any] = {"worker_index": worker_index}
     if num_workers is not None:
         check_integer("num_workers", num_workers, least=0)
@@ -119,13 +119,13 @@ def change_config(resources: Resources, listeners: Listeners, wanted: EnvRunnerC
     """
     now = resources.config
     if not isinstance(wanted, EnvRunnerConfig):
-        raise ConfigError(f"runner.config must be an EnvRunnerConfig, got {type(wanted).__name__}; change a copy: "
+        raise ConfigError(f"runner.config must be an EnvRunnerConfig, got {type(wanted).__name__}; assign a copy: "
                           f"runner.config = dataclasses.replace(runner.config, ...)")  # fmt: skip
     fixed = {name: (getattr(now, name), getattr(wanted, name)) for name in FIXED}
     if changed := {name: values for name, values in fixed.items() if values[0] != values[1]}:
-        of_each = "; ".join(f"{name} is {before!r:.80}, not {after!r:.80}" for name, (before, after) in changed.items())
-        raise ConfigError(f"a runner keeps what it was made with: {of_each}. Nothing was changed; make another runner "
-                          f"with this config, and give it this one's get_state()")  # fmt: skip
+        of_each = "; ".join(f"{name} is {before!r:.80}, got {after!r:.80}" for name, (before, after) in changed.items())
+        raise ConfigError(f"these options are fixed once a runner is created: {of_each}. Nothing was changed; create "
+                          f"a new runner with this config, and restore this one's get_state() in it")  # fmt: skip
     check_module_options(wanted)
     if wanted.env is not now.env:
         env_creator(wanted.env)

@@ -60,7 +60,7 @@ class Envs:
             if self.is_batch:
                 if config.restart_failed_sub_environments:
                     raise ConfigError(f"restart_failed_sub_environments is for single envs, but {type(first).__name__} "
-                                      f"is a batch that steps by itself")  # fmt: skip
+                                      f"is a batch of envs; set it to False")  # fmt: skip
                 _check_size(first, config.num_envs_per_env_runner)
                 if config.worker_num_splits > 1:
                     self._split(config, config.worker_num_splits)
@@ -79,19 +79,19 @@ class Envs:
         return self.all[-1]
 
     def _split(self, config: EnvRunnerConfig, n_splits: int) -> None:
-        """Replace the batch with `n_splits` smaller ones; only after creating it is it known to be a batch."""
+        """Replace the batch with `n_splits` smaller ones; an env must be created to see that it is a batch."""
         whole, self.all = self.all[0], []
         if not whole.may_take_turns:
             name = type(whole).__name__
-            raise ConfigError(f"worker_num_splits is not for {name}: its batches share random generators")
+            raise ConfigError(f"worker_num_splits must be 1 for {name}, because its batches share random generators")
         self.close()
         for first in range(n_splits):
             size = len(self.contexts[first::n_splits])
             split = self._add(_context(config, first, size))
             _check_size(split, size)
             if any(getattr(whole, name) != getattr(split, name) for name in SAME_IN_SPLITS):
-                raise EnvCheckError(f"{type(split).__name__} has other agents or spaces in a batch of {size} envs than "
-                                    f"in one of {whole.num_envs}: {split.observation_spaces!r:.200}")  # fmt: skip
+                raise EnvCheckError(f"{type(split).__name__} has different agents or spaces in a batch of {size} envs "
+                                    f"than in one of {whole.num_envs}: {split.observation_spaces!r:.200}")  # fmt: skip
 
     def remake(self, env_index: int) -> None:
         """Replace an env with a new one and close the old one if possible.
@@ -110,12 +110,12 @@ class Envs:
         check_spaces(new, env_index)
         agents = possible_agents_of(new)
         if agents != self.possible_agents[env_index]:
-            raise EnvCheckError(f"env {env_index} was remade with other possible_agents: {agents!r:.200} instead of "
-                                f"{self.possible_agents[env_index]!r:.200}")  # fmt: skip
+            raise EnvCheckError(f"env {env_index} was recreated with different possible_agents: expected "
+                                f"{self.possible_agents[env_index]!r:.200}, got {agents!r:.200}")  # fmt: skip
         for agent in before.keys() & set(agents):
             if self.spaces(env_index, agent) != before[agent]:
-                raise EnvCheckError(f"env {env_index} was remade with other spaces of agent {agent!r}: "
-                                    f"{self.spaces(env_index, agent)} instead of {before[agent]}")  # fmt: skip
+                raise EnvCheckError(f"env {env_index} was recreated with different spaces of agent {agent!r}: expected "
+                                    f"{before[agent]}, got {self.spaces(env_index, agent)}")  # fmt: skip
 
     def remake_missing(self) -> None:
         """Rebuild the envs whose last `remake()` was interrupted or failed."""
@@ -172,13 +172,13 @@ def _context(config: EnvRunnerConfig, vector_index: int, num_envs: int) -> EnvCo
 
 def _check_size(batch: ArrayEnv, num_envs: int) -> None:
     if batch.num_envs != num_envs:
-        raise ConfigError(f"a batch of {num_envs} envs is wanted (num_envs_per_env_runner by worker_num_splits), "
-                          f"but {type(batch).__name__} has {batch.num_envs}; let what makes it make as many as "
-                          f"env_config.num_envs says")  # fmt: skip
+        raise ConfigError(f"expected a batch of {num_envs} envs (num_envs_per_env_runner / worker_num_splits), got "
+                          f"{type(batch).__name__} with {batch.num_envs}; create env_config.num_envs envs in the "
+                          f"function that makes the batch")  # fmt: skip
 
 
 def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
-    """Make a state recorder for each env.
+    """Create a state recorder for each env.
 
     Raises:
         EnvCheckError: If an env has no `state()`, or its `state_space` does not consist of arrays.
@@ -192,7 +192,7 @@ def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
 def make_vector(
     envs: list[Any] | EnvWorkers, parts: VectorParts, remake: Callable[[int], None]
 ) -> InProcessVector | ArrayVector | ProcessVector:
-    """Make the vector for single envs, batches, or envs in worker processes.
+    """Create the vector for single envs, batches, or envs in worker processes.
 
     Args:
         envs: Single envs, batches of them, or workers.

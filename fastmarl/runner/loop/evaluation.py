@@ -24,8 +24,8 @@ class Evaluator:
     def _checked_seeds(self, seeds: Any, num_episodes: int) -> list[int]:
         envs = self._resources.envs.all
         if not all(getattr(env, "seeds_each_episode", True) for env in envs):
-            raise ConfigError(f"{type(envs[0]).__name__} can't be seeded for each episode "
-                              "(seeds_each_episode); evaluate without seeds")  # fmt: skip
+            raise ConfigError(f"{type(envs[0]).__name__} can't be seeded per episode "
+                              "(seeds_each_episode is False); evaluate without seeds")  # fmt: skip
         numbers: list[Any] = list(seeds) if isinstance(seeds, Iterable) else [None]
         if len(numbers) != num_episodes or not all(is_integer(n) and 0 <= n < 2**63 for n in numbers):
             raise ConfigError(f"seeds must be {num_episodes} integers from 0 to 2**63 - 1, got {seeds!r:.200}")
@@ -34,7 +34,7 @@ class Evaluator:
     def evaluate(self, num_episodes: Any, seeds: Sequence[int] | None, explore: bool) -> None:
         """Run evaluation episodes and append them to `unreturned`, from which `MultiAgentEnvRunner` returns them."""
         if not is_integer(num_episodes) or num_episodes < 0:
-            raise ConfigError(f"num_episodes must be an integer of at least 0, got {num_episodes!r}")
+            raise ConfigError(f"num_episodes must be an integer >= 0, got {num_episodes!r}")
         num_episodes, explore = int(num_episodes), check_bool("explore", explore)
         given = None if seeds is None else self._checked_seeds(seeds, num_episodes)
         sampling, n_envs = self._sampling, self._resources.num_envs
@@ -96,7 +96,7 @@ class Evaluator:
 def _in_order(chunks: list[MultiAgentEpisode], goal: Goal, n_envs: int) -> list[MultiAgentEpisode]:
     """Select the chunks of finished episodes and sort them by episode index.
 
-    Each env finishes its episodes in the order in which they begin, so `goal.finished_ids` determines the indices.
+    Each env finishes its episodes in the order in which they start, so `goal.finished_ids` determines the indices.
     """
     ended, numbers = [0] * n_envs, {}
     for id_, env_index in goal.finished_ids.items():

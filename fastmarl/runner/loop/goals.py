@@ -21,14 +21,14 @@ class Goal:
     num_timesteps: int | None = None  # None: `num_episodes` is the target
     counts_env_steps: bool = False  # otherwise `num_timesteps` is in agent steps
     num_episodes: int = 0
-    left: int = 0  # number of episodes still to begin, in any env
+    left: int = 0  # number of episodes still to start, in any env
     left_of_envs: list[int] = field(default_factory=list)  # the same per env, if each env has a separate number
     random_actions: bool = False
     ticks: int = 0
-    idle_ticks: int = 0  # consecutive latest ticks without an acting agent
+    idle_ticks: int = 0  # latest consecutive ticks without an acting agent
     env_steps: int = 0
     agent_steps: int = 0
-    n_discarded: int = 0  # episodes discarded since the last progress of the call
+    n_discarded: int = 0  # episodes discarded since the call last made progress
     most_env_steps: int = -1  # largest value of env_steps after any discarded episode
     finished_ids: dict[str, int] = field(default_factory=dict)  # id -> env index, in the order in which they finished
 
@@ -49,8 +49,8 @@ class Goal:
         self.idle_ticks = 0 if agent_steps else self.idle_ticks + 1
         if self.idle_ticks >= MAX_IDLE_TICKS and not self.counts_env_steps:
             problem = (
-                f"no env has observed any agent in {MAX_IDLE_TICKS} steps, and the call waits for agent steps or "
-                "episodes; does step() set '__all__' when all agents have ended?"
+                f"no agent was observed in {MAX_IDLE_TICKS} consecutive steps, but the call waits for agent steps or "
+                "episodes; set '__all__' in step() when all agents have finished"
             )
             raise MultiAgentEnvError(0, None, self.ticks, problem)
 
@@ -66,7 +66,7 @@ class Goal:
         self.most_env_steps = max(self.env_steps, self.most_env_steps)
         if self.n_discarded >= MAX_DISCARDED:
             problem = (
-                f"envs have failed {MAX_DISCARDED} times, their episodes were discarded, and the call makes no "
+                f"envs failed {MAX_DISCARDED} times and their episodes were discarded, so the call makes no "
                 'progress; make the env fail less often, or set failed_episodes="truncate"'
             )
             raise MultiAgentEnvError(env_index, None, 0, problem)
@@ -76,7 +76,7 @@ class Goal:
         return self.num_timesteps is None
 
     def begin(self, env_indices: Iterable[int]) -> list[int]:
-        """Choose the envs that begin an episode now, in the given order, until no episodes are left to begin."""
+        """Choose the envs that start an episode now, in the given order, until no episodes are left to start."""
         if not self.counts_episodes:
             return list(env_indices)
         if not self.left_of_envs:
@@ -101,19 +101,19 @@ class Goal:
 
 
 def make_goal(config: EnvRunnerConfig, request: Request, num_envs: int) -> Goal:
-    """Make the goal of a call. If the request has neither number, use the amount set in the config.
+    """Create the goal of a call. If the request has neither number, use the amount set in the config.
 
     Raises:
         ConfigError: If both numbers are given, or one is negative or not an integer.
     """
     num_timesteps, num_episodes = request.num_timesteps, request.num_episodes
     if num_timesteps is not None and num_episodes is not None:
-        raise ConfigError(f"give num_timesteps or num_episodes, not both; got {num_timesteps} and {num_episodes}")
+        raise ConfigError(f"pass num_timesteps or num_episodes, not both; got {num_timesteps} and {num_episodes}")
     for name, number in (("num_timesteps", num_timesteps), ("num_episodes", num_episodes)):
         if number is not None and (not is_integer(number) or number < 0):
-            raise ConfigError(f"{name} must be an integer of at least 0, got {number!r}")
+            raise ConfigError(f"{name} must be an integer >= 0, got {number!r}")
     if num_episodes is not None:
-        return Goal(num_episodes=int(num_episodes), left=int(num_episodes))  # the first episodes to begin count
+        return Goal(num_episodes=int(num_episodes), left=int(num_episodes))  # the first episodes to start count
     if num_timesteps is None and config.batch_mode == "complete_episodes":
         return Goal(num_episodes=num_envs, left_of_envs=[1] * num_envs)
     steps = config.get_rollout_fragment_length() * num_envs if num_timesteps is None else int(num_timesteps)

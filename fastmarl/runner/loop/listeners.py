@@ -1,4 +1,4 @@
-"""Registration and calling of runner callbacks."""
+"""Registers and calls the callbacks of a runner."""
 
 import warnings
 import weakref
@@ -14,7 +14,7 @@ MOST_REMEMBERED = 100_000  # limit of env steps kept per running episode for on_
 
 
 class Listeners:
-    """Callbacks of a runner, and the earlier chunks of running episodes, needed by `on_episode_end`.
+    """Callbacks of a runner, and the earlier chunks of running episodes for `on_episode_end`.
 
     Args:
         runner: Passed to the callbacks as `env_runner`.
@@ -88,8 +88,8 @@ class Listeners:
             if not self._has_forgotten:
                 self._has_forgotten = True
                 warnings.warn(
-                    f"on_episode_end will be given the chunks of the last {MOST_REMEMBERED} env steps of an episode "
-                    f"only: one has more, and may never end; sum up what you need in on_sample_end",
+                    f"on_episode_end will receive only the chunks of the last {MOST_REMEMBERED} env steps of an "
+                    f"episode, as one has become longer and may never end; sum up values in on_sample_end instead",
                     RuntimeWarning,
                     stacklevel=2,
                 )

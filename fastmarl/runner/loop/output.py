@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_output(config: EnvRunnerConfig) -> ParquetWriter | None:
-    """Make the episode writer if `output` is set.
+    """Create the episode writer if `output` is set.
 
     Raises:
         ConfigError: If an option of the writer is invalid, or pyarrow is not installed.
@@ -36,7 +36,7 @@ def make_output(config: EnvRunnerConfig) -> ParquetWriter | None:
 
 
 def make_recorder(config: EnvRunnerConfig, env: Any, before: ActionWriter | None = None) -> ActionWriter | None:
-    """Make the action writer if `record_actions` is set.
+    """Create the action writer if `record_actions` is set.
 
     Args:
         before: The previous writer; returned again if the header of its file still describes the run, else closed.
@@ -48,8 +48,8 @@ def make_recorder(config: EnvRunnerConfig, env: Any, before: ActionWriter | None
     if config.record_actions is None:
         return None
     if not getattr(env, "seeds_each_episode", True):
-        raise ConfigError(f"record_actions needs a seed for each episode, but the envs of {type(env).__name__} share "
-                          f"a random generator (seeds_each_episode): their episodes can't be made again")  # fmt: skip
+        raise ConfigError(f"record_actions requires a seed per episode, but the envs of {type(env).__name__} share a "
+                          f"random generator (seeds_each_episode is False); set record_actions to None")  # fmt: skip
     from fastmarl.replays.meta import described
     from fastmarl.replays.writer import ActionWriter
 

@@ -1,9 +1,9 @@
 """Changes to the policies of a runner: modules, agent mapping, and the set of trained modules.
 
-Changes are made between calls of `sample()` or in callbacks. Running episodes continue as they began: every agent keeps
-its module, agents that appear later are mapped by the function active at the reset, and removed or replaced modules
-continue to act. An env reset at the end of a call has already begun its next episode; `sample(force_reset=True)` and
-`sample(num_episodes=n)` restart that episode if it would now have other policies.
+Changes are made between calls of `sample()` or in callbacks. Running episodes continue unchanged: every agent keeps its
+module, agents that appear later are mapped by the function active at the reset, and removed or replaced modules
+continue to act. An env reset at the end of a call has already started its next episode; `sample(force_reset=True)` and
+`sample(num_episodes=n)` restart that episode if it would now use different policies.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -48,9 +48,7 @@ class PolicyChanges:
         resources = self._resources
         known = resources.config.module_specs
         if module_id in known and not override:
-            raise ConfigError(
-                f"there is a module {module_id!r} already; remove it, or pass override=True to replace it"
-            )
+            raise ConfigError(f"module {module_id!r} already exists; remove it, or pass override=True to replace it")
         config = self._changed({**known, module_id: module_spec}, mapping_fn, to_train)
         if connectors is not None:
             given = config.env_to_module_connector
@@ -72,9 +70,9 @@ class PolicyChanges:
         self._check_nothing_waits()
         policies = self._resources.config.module_specs
         if module_id not in policies:
-            raise ConfigError(f"there is no module {module_id!r} to remove; there are {sorted(policies)}")
+            raise ConfigError(f"cannot remove the unknown module {module_id!r}; choose from {sorted(policies)}")
         if len(policies) == 1:
-            raise ConfigError(f"{module_id!r} is the only module; add another one before you remove it")
+            raise ConfigError(f"cannot remove {module_id!r}, the only module; add another one first")
         del policies[module_id]
         config = self._changed(policies, mapping_fn, to_train)
         module = self._resources.module[module_id]
@@ -89,10 +87,10 @@ class PolicyChanges:
         self._resources.put_policies(replace(self._resources.config, policy_mapping_fn=mapping_fn))
 
     def _check_nothing_waits(self) -> None:
-        """Raise ConfigError if the runner config has policies that have not taken effect yet."""
+        """Raise ConfigError if policy options of the runner config have not taken effect yet."""
         now, wanted = self._resources.config, self._resources.wanted
         if names := [name for name in OF_POLICIES if getattr(wanted, name) is not getattr(now, name)]:
-            raise ConfigError(f"runner.config has other {names} than those in force; call make_module() first")
+            raise ConfigError(f"{names} of runner.config have not taken effect yet; call make_module() first")
 
     def _change(
         self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
@@ -148,7 +146,7 @@ class ChangesPolicies:
         env_to_module_connector: Any = None,
         override: bool = False,
     ) -> RLModule:
-        """Add a module; running episodes do not change. Set its weights with `set_weights({module_id: ...})`.
+        """Add a module; running episodes are not affected. Set its weights with `set_weights({module_id: ...})`.
 
         Args:
             module_id: Id of the module.
@@ -158,10 +156,10 @@ class ChangesPolicies:
             env_to_module_connector: Connectors of the module, as in the option of that name; None uses the option. To
                 copy the connector states of a module to its snapshot, call `runner.env_to_module.set_state({module_id:
                 runner.env_to_module.get_state()[original]})`.
-            override: Replace a module with this id, as if it had been removed first.
+            override: Replace any module with this id, as if it had been removed first.
 
         Returns:
-            The module.
+            The new module.
 
         Raises:
             ConfigError: If the id is taken, the module has no spaces, or there is no mapping function to choose between
@@ -192,7 +190,7 @@ class ChangesPolicies:
             new_should_module_be_updated: New value of `policies_to_train`.
 
         Returns:
-            The module.
+            The removed module.
 
         Raises:
             ConfigError: If the module does not exist or is the only one. Nothing is changed.

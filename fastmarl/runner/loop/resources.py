@@ -31,17 +31,17 @@ class Resources:
     """Config, envs, modules and connectors, random streams and counters of a runner.
 
     Attributes:
-        config: the active config, replaced when modules change.
-        wanted: the config set by the user, some options of which wait for the next `make_env()` or `make_module()`.
+        config: The active config, replaced when modules change.
+        wanted: The config set by the user; some options wait for the next `make_env()` or `make_module()`.
         has_envs: False after a failed `make_env()`.
-        counts, metrics: the counters, and the logger that reads them.
-        failures: handles failing envs, and counts restarts as long as the envs exist.
-        module: all modules.
-        weights_seq_no: sequence number of the current weights.
-        generator, rng: random streams for module exploration and for random actions.
-        change: `put_module()` with its arguments while a module change is unfinished.
-        recorder: writes the record of actions, if enabled in the config.
-        steps_before: module id -> env steps before this runner, for exploration schedules.
+        counts, metrics: The counters, and the logger that reads them.
+        failures: Handles failing envs, and counts restarts as long as the envs exist.
+        module: All modules.
+        weights_seq_no: Sequence number of the current weights.
+        generator, rng: Random streams for module exploration and for random actions.
+        change: `put_module()` with its arguments while a module change is unfinished, else None.
+        recorder: Writes the record of actions, if enabled in the config.
+        steps_before: Module id -> env steps before this runner, for exploration schedules.
     """
 
     def __init__(self, config: EnvRunnerConfig):
@@ -78,17 +78,17 @@ class Resources:
     def check_envs(self) -> None:
         """Raise RunnerStoppedError if the runner has no envs."""
         if not self.has_envs:
-            raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
+            raise RunnerStoppedError("make_env() failed and the envs are closed; call it again")
 
     def check_modules(self) -> None:
-        """Raise ConfigError if the modules were made for different spaces than the envs have."""
+        """Raise ConfigError if the modules were built for different spaces than the envs have."""
         if self._misfits:
             agent, *others = self._misfits
             before, now = self._misfits[agent]
-            more = f" (so do the agents {others!r:.200})" if others else ""
-            raise ConfigError(f"since make_env() the envs have other spaces than those the modules were made for: "
-                              f"agent {agent!r} has {now} instead of {before}{more}. Call make_module(), too; "
-                              f"set_weights() gives the new modules the weights of the old ones, where they fit"
+            more = f" (also changed for the agents {others!r:.200})" if others else ""
+            raise ConfigError(f"make_env() has changed the spaces for which the modules were built: expected {before} "
+                              f"for agent {agent!r}, got {now}{more}. Call make_module(), then set_weights() to reuse "
+                              f"the old weights where they fit"
                               )  # fmt: skip
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Resources:
         try:
             self.envs.close()
         except Exception as error:
-            warnings.warn(f"closing the old envs failed, and new ones take their place: {error!r}", stacklevel=4)
+            warnings.warn(f"closing the old envs failed; creating new ones anyway: {error!r}", stacklevel=4)
         envs = Envs(config)
         try:
             seeds = self.seeds
@@ -129,8 +129,8 @@ class Resources:
     def make_modules(self, config: EnvRunnerConfig) -> None:
         """Replace the modules with new ones built from `config`, which becomes active.
 
-        Modules get fresh weights unless they are given as instances. Connectors are unchanged unless their option or
-        the spaces of the envs have changed.
+        Modules get fresh weights unless passed as instances. Connectors are unchanged unless their option or the spaces
+        of the envs have changed.
         """
         check_module_options(config)
         env_to_module = make_env_to_module(config, self.envs, self.config, self.env_to_module)
@@ -167,7 +167,7 @@ class Resources:
         self.put_policies(config)
 
     def put_policies(self, config: EnvRunnerConfig) -> None:
-        """Activate a config with other policies; other pending options remain pending."""
+        """Activate a config with different policies; all other pending options remain pending."""
         wanted = config
         if self.wanted is not self.config:
             wanted = replace(self.wanted, **{name: getattr(config, name) for name in OF_POLICIES})
@@ -176,7 +176,7 @@ class Resources:
     # Atomic changes: `finish()` completes an interrupted one.
 
     def take_weights(self, weights: dict[str, Any], seq_no: int) -> None:
-        """Set weights, given as module id -> weights; ignore unknown modules."""
+        """Set the weights of modules (module id -> weights); ignore unknown modules."""
         self._coming_weights = weights, seq_no
         self.finish_weights()
 
@@ -223,7 +223,7 @@ def choose_device(config: EnvRunnerConfig) -> torch.device:
     """Choose the device from the options `device` and `num_gpus_per_env_runner`.
 
     Raises:
-        ConfigError: If this machine does not have the device.
+        ConfigError: If the device is invalid or not available on this machine.
     """
     name, num_gpus = config.device, config.num_gpus_per_env_runner
     if name == "auto":
@@ -248,20 +248,20 @@ def _check_cuda(config: EnvRunnerConfig, device: torch.device) -> None:
     asked = share if config.device == "cpu" else f"device={config.device!r}"
     if not torch.cuda.is_available():
         cuda = getattr(torch.version, "cuda", None)
-        found = f"finds none for its CUDA {cuda}" if cuda else "is built without CUDA"
+        found = f"sees none for its CUDA {cuda}" if cuda else "was built without CUDA"
         raise ConfigError(f"{asked} needs a GPU, but this torch ({torch.__version__}) {found}; "
-                          f'device="auto" takes a GPU only if there is one')  # fmt: skip
+                          f'device="auto" uses a GPU only if there is one')  # fmt: skip
     if (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"{asked} needs GPU {device.index}, but torch finds {torch.cuda.device_count()}")
+        raise ConfigError(f"{asked} needs GPU {device.index}, but torch sees only {torch.cuda.device_count()} GPU(s)")
 
 
 def _share(config: EnvRunnerConfig) -> int:
-    """Return the index of the first GPU of this runner, which is 0 if only its GPUs are visible, as under Ray."""
+    """Return the index of the first GPU of this runner; 0 if only its GPUs are visible, as under Ray."""
     num_gpus, visible = config.num_gpus_per_env_runner, torch.cuda.device_count()
     if visible <= math.ceil(num_gpus):
         return 0
     index = math.floor(max(0, config.worker_index - 1) * num_gpus)
     if index >= visible:
-        raise ConfigError(f"runner {config.worker_index} with {num_gpus:g} GPUs each would need GPU {index}, but torch "
-                          f"finds {visible}; lower num_gpus_per_env_runner, or name a device")  # fmt: skip
+        raise ConfigError(f"runner {config.worker_index} with {num_gpus:g} GPUs each needs GPU {index}, but torch sees "
+                          f"only {visible} GPU(s); lower num_gpus_per_env_runner, or set device")  # fmt: skip
     return index

@@ -1,4 +1,4 @@
-"""The sampling loop over all envs: agents act, envs step, episodes begin and end."""
+"""The sampling loop over all envs: agents act, envs step, episodes start and end."""
 
 from collections.abc import Hashable
 from time import perf_counter
@@ -82,7 +82,7 @@ class Rollout:
         self.goal = Goal()
 
     def make_policy(self, module_id: str, module: RLModule, connectors: ModuleConnectors | None) -> Actor:
-        """Wrap a module with everything it needs to act here."""
+        """Wrap a module with everything it needs to act in these envs."""
         resources, config = self._resources, self._resources.config
         observation_space, action_space = spaces_of(module)
         connectors = connectors or ModuleConnectors(
@@ -120,7 +120,7 @@ class Rollout:
     # Ticks.
 
     def play(self, goal: Goal, begin: list[int], explore: bool) -> list[MultiAgentEpisode]:
-        """Sample until the goal is reached, after beginning an episode in each idle env of `begin`.
+        """Start an episode in each idle env of `begin`, then sample until the goal is reached.
 
         Returns:
             The requested chunks of the call.
@@ -148,14 +148,14 @@ class Rollout:
             store.connect()
 
     def _receive(self, goal: Goal) -> None:
-        """Receive and record the next steps; end episodes and begin others."""
+        """Receive and record the next steps; end finished episodes and start new ones."""
         begun = perf_counter()
         resting = self.to_reset.copy()
         self.env.recv(self._after_step, after_each=bool(self._listeners.by_event["on_episode_step"]))
         if self.table.respawned:
             self.log.split_respawned()
         self._counts.seconds["vector"] += perf_counter() - begun
-        if ended := self.to_reset - resting:  # another split may still be stepping for envs at rest before
+        if ended := self.to_reset - resting:  # other resting envs may be in a split that is still stepping
             self.reset(goal.begin(sorted(ended)))
 
     def _act(self, goal: Goal, explore: bool) -> None:
@@ -200,13 +200,13 @@ class Rollout:
             seconds["connect"] += batched - begun
 
     def stamp_actions(self) -> None:
-        """Record the weights sequence number with the actions since the last stamp; -1 for random actions."""
+        """Record the weights sequence number for the actions since the last stamp; -1 for random actions."""
         self.store.stamp(-1 if self.goal.random_actions else self._resources.weights_seq_no)
 
-    # Beginning episodes.
+    # Starting episodes.
 
     def reset(self, env_indices: list[int]) -> None:
-        """Begin episodes in these envs; other envs without an episode stay idle."""
+        """Start episodes in these envs; other envs without an episode stay idle."""
         begun = perf_counter()
         listeners, policies = self._listeners.by_event, self.policies
         self.to_reset.difference_update(env_indices)
@@ -228,11 +228,11 @@ class Rollout:
         self._counts.seconds["reset"] += perf_counter() - begun
 
     def is_outdated(self, env_index: int) -> bool:
-        """Return whether the episode of the env would use different policies if it began now."""
+        """Return whether the episode of the env would use different policies if it started now."""
         return self.policies.is_outdated(env_index, self._resources.config.policy_mapping_fn)
 
     def drop_begun(self, env_indices: set[int]) -> None:
-        """Drop running episodes that have made a step, are outdated, or belong to envs not used by the new call.
+        """Drop running episodes that have been stepped, are outdated, or belong to envs not used by the new call.
 
         Args:
             env_indices: Envs used by the new call.

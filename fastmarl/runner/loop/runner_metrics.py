@@ -22,7 +22,7 @@ from fastmarl.runner.metrics.metrics_logger import MetricsLogger
 from fastmarl.runner.metrics.nested import merged
 from fastmarl.runner.metrics.stats import NAN
 
-NAMED = 4096  # maximum number of ids counted separately, so that ever new ids do not make reports grow
+NAMED = 4096  # maximum number of ids counted separately, which limits reports if ids keep changing
 OTHERS = "__others__"
 
 
@@ -62,9 +62,9 @@ class Counts:
 
 
 def add_by_name(steps: Counter[str], by_id: Mapping[Any, int]) -> None:
-    """Add counts under the names of agents or modules.
+    """Add counts under the string form of each agent or module id, so 1 and "1" share a count.
 
-    Ids 1 and "1" share a count; all ids after the first NAMED share the count OTHERS.
+    Once there are NAMED names, counts of new ones are added to OTHERS.
     """
     for id_, n in by_id.items():
         name = str(id_)
@@ -93,9 +93,9 @@ class Increment:
     """Counter increments of a runner, for aggregating metrics over several runners.
 
     Attributes:
-        counts, seconds, failures: increments since the last one was taken.
-        episodes: the latest episodes finished since then, limited to the window of the means.
-        custom: values logged by callbacks, see `MetricsLogger.journal`.
+        counts, seconds, failures: Values since the last increment.
+        episodes: The latest episodes finished since then, limited to the window of the means.
+        custom: Values logged by callbacks; see `MetricsLogger.journal`.
     """
 
     counts: Counts
@@ -109,12 +109,12 @@ class RunnerMetrics:
     """Counts and times of a runner.
 
     Args:
-        window: number of episodes for means, minima and maxima.
+        window: Number of episodes for means, minima and maxima.
 
     Attributes:
-        logger: stores the values logged by callbacks.
-        lifetime: counts over the lifetime of the runner.
-        seconds, failures: values since the last report or increment.
+        logger: Stores the values logged by callbacks.
+        lifetime: Counts over the lifetime of the runner.
+        seconds, failures: Values since the last report or increment.
     """
 
     def __init__(self, window: int):
@@ -123,7 +123,7 @@ class RunnerMetrics:
         self.lifetime = Counts()
         self._new = Counts()  # since the last report or increment
         self.seconds: defaultdict[str, float] = defaultdict(float)  # see _stage_seconds()
-        self._timed = dict.fromkeys(TIMED_STAGES, 0.0)  # `seconds` of the timed stages as last measured
+        self._timed = dict.fromkeys(TIMED_STAGES, 0.0)  # last measured `seconds` of the timed stages
         self.failures: Counter[str] = Counter()
         self._failures_reported = 0
         self._ended_at: float | None = None  # end of the last call of sample()
@@ -145,7 +145,7 @@ class RunnerMetrics:
     # Calls of `sample()`.
 
     def begin_call(self, begun: float, weights_seq_no: int, module_ids: Iterable[str]) -> None:
-        """Record that a call of `sample()` began at this `perf_counter()` time, with these weights and modules."""
+        """Record that a call of `sample()` started at this `perf_counter()` time, with these weights and modules."""
         self._under_way = None
         self._weights_seq_no, self._module_ids = weights_seq_no, list(module_ids)
         if self._ended_at is not None:
@@ -153,7 +153,7 @@ class RunnerMetrics:
             self._new.pauses += 1
 
     def watch_call(self, goal: Goal, log: EpisodeLog) -> None:
-        """Make the counts of the running call visible to callbacks that peek."""
+        """Make the counts of the current call visible to callbacks that call `peek()`."""
         self._under_way = goal, log
 
     def add_call(self, goal: Goal, summary: CallSummary) -> None:
@@ -164,7 +164,7 @@ class RunnerMetrics:
         self._episodes.extend(summary.episodes)
 
     def end_call(self, begun: float, ended: float) -> None:
-        """Record the end of a call of `sample()` that began at `begun`."""
+        """Record the end of a call of `sample()` that started at `begun`."""
         self.seconds["sample"] += ended - begun
         self._ended_at = ended
 
@@ -173,7 +173,7 @@ class RunnerMetrics:
     def take_increment(self) -> Increment:
         """Return the counts since the last increment and reset them; use this instead of reports.
 
-        Custom values are included after a call of `logger.begin_journal()`, and from the second increment on.
+        The first increment includes custom values only after `logger.begin_journal()`; later ones always do.
         """
         n_ended = min(self._new.episodes, len(self._episodes))
         ended = list(self._episodes)[len(self._episodes) - n_ended :]
@@ -204,7 +204,7 @@ class RunnerMetrics:
     # State.
 
     def get_state(self) -> dict[str, Any]:
-        """Return the lifetime counters, except env steps, and the episodes used for means."""
+        """Return the lifetime counters (except env steps) and the episodes used for means."""
         return {
             "num_episodes": self.lifetime.episodes,
             "num_agent_steps": dict(self.lifetime.agent_steps),
@@ -247,12 +247,12 @@ class RunnerMetrics:
     def report(self, weights_seq_no: int, module_ids: Iterable[str]) -> dict[str, Any]:
         """Return all metrics from the last report to the end of the last call, and reset them.
 
-        Means are over the last episodes. Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per
-        tick (one step of all envs).
+        Means are over the last episodes. Times are in seconds; `stage_time_ms` and `mean_..._ms` are in milliseconds
+        per tick (one step of all envs).
 
         Args:
-            weights_seq_no: sequence number of the current weights.
-            module_ids: ids of the current modules; modules that have not acted count 0 steps.
+            weights_seq_no: Sequence number of the current weights.
+            module_ids: Ids of the current modules; modules that have not acted count 0 steps.
         """
         self._weights_seq_no, self._module_ids = weights_seq_no, list(module_ids)
         under_way, self._under_way = self._under_way, None
@@ -281,7 +281,7 @@ class RunnerMetrics:
         }
 
     def _count(self, what: str, of_lifetime: bool) -> Any:
-        """Return a count since the last report or over the lifetime, including the running call."""
+        """Return a count since the last report or over the lifetime, including the current call."""
         counted = getattr(self.lifetime if of_lifetime else self._new, what)
         if what in ("env_steps", "episodes"):
             if self._under_way is None:
@@ -363,14 +363,14 @@ class RunnerMetrics:
 
 def _check_summary(episode: Any) -> None:
     """Raise ConfigError unless `episode` is the dict form of an `EpisodeSummary`."""
-    check_keys("an episode of last_episodes", episode, [field.name for field in fields(EpisodeSummary)])
+    check_keys("an episode in last_episodes", episode, [field.name for field in fields(EpisodeSummary)])
     for name, value in episode.items():
         is_by_id = name not in ("env_steps", "duration_s")
         numbers = value.values() if isinstance(value, dict) else [value]
         if is_by_id != isinstance(value, dict) or any(
             isinstance(number, bool) or not isinstance(number, (int, float)) for number in numbers
         ):
-            raise ConfigError(f"{name} of an episode of last_episodes must be numbers, got {value!r:.200}")
+            raise ConfigError(f"{name} of an episode in last_episodes must be numeric, got {value!r:.200}")
 
 
 def _reduced(name: str, values: Sequence[float]) -> float:

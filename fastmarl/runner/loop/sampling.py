@@ -29,7 +29,7 @@ class Sampling:
         self.unreturned: list[MultiAgentEpisode] = []
         self._unwritten: list[Parcel] = []  # episodes in `unreturned` that are not written yet
         self._kept = KeptChunks()
-        self._rescued: list[MultiAgentEpisode] = []  # by a failed call or in the last steps of a call
+        self._rescued: list[MultiAgentEpisode] = []  # from a failed call, or from a call about to return
         self.rollout = Rollout(resources, listeners)
         self.is_intact = True
 
@@ -81,7 +81,7 @@ class Sampling:
 
         Raises:
             RunnerStoppedError: If there are no envs.
-            ConfigError: If the modules were made for different spaces than the envs have.
+            ConfigError: If the modules were built for different spaces than the envs have.
         """
         self.resources.check_envs()
         self.resources.check_modules()
@@ -128,13 +128,13 @@ class Sampling:
         self.listeners.call("on_sample_end", samples=samples)
         self._kept.add(samples, blocks)
         parcels = [] if self.output is None else [self.output.prepared(samples)]
-        # One statement, so that an interrupt leaves both or neither.
+        # One statement, so that an interrupt changes all of these or none.
         vars(self).update(_rescued=[], unreturned=[*self.unreturned, *samples], _unwritten=[*self._unwritten, *parcels])
         self._write_output()
         resources.counts.end_call(begun, perf_counter())
 
     def _keep_finished(self, goal: Goal) -> None:
-        """Keep the finished episodes of a failed call for the next call, and count the steps of the failed one."""
+        """Keep the finished episodes of a failed call for the next call, and count the steps of the failed call."""
         rollout = self.rollout
         self._rescued += rollout.rescued(self._rescued)
         for env_index in range(self.resources.num_envs):

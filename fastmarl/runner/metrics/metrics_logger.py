@@ -21,12 +21,12 @@ TAKEN = {  # reduction -> accepted options
 class MetricsLogger:
     """Logs values under keys and reduces them for reports: `metrics_logger.log_value("hits", 3)`.
 
-    Arguments have the same meaning as in the RLlib class of this name. A key is a str, or a tuple of str for nested
+    Arguments have the same meaning as in the RLlib class of the same name. A key is a str, or a tuple of str for nested
     values. The first value logged under a key sets its options.
 
     Args:
         root: Keep lifetime sums across reports and measure throughputs, like the logger of a runner.
-        stats_cls_lookup: Name -> reduction class; None uses the classes of RLlib. To add reductions, subclass the
+        stats_cls_lookup: Name -> reduction class; None for the reductions of RLlib. To add reductions, subclass the
             classes in `MetricsLogger().stats_cls_lookup`.
 
     Attributes:
@@ -106,8 +106,8 @@ class MetricsLogger:
         Args:
             value_dict: Nested dict of key -> value.
             key: Key under which to nest the dict; None for the top level.
-            reduce: Reduction of all values, see `log_value()`.
-            options: Further options of `log_value()`.
+            reduce: Reduction of all values; see `log_value()`.
+            options: Other options of `log_value()`.
         """
         for path, value in leaves_of(value_dict, () if key is None else path_of(key)):
             self.log_value(path, value, reduce=reduce, **options)
@@ -122,8 +122,8 @@ class MetricsLogger:
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
         """Merge the results of `reduce()` from other loggers.
 
-        The mean or average of each logger counts once, regardless of its number of values. Sums are added, minima and
-        maxima are taken over all loggers, and series and percentiles cover all values.
+        The mean or moving average of each logger has the same weight, regardless of its number of values. Sums are
+        added, minima and maxima are taken over all loggers, and series and percentiles cover all values.
 
         Args:
             stats_dicts: Results of `reduce()`.
@@ -136,8 +136,8 @@ class MetricsLogger:
         for stats_dict in stats_dicts:
             for path, stats in leaves_of(stats_dict, () if key is None else path_of(key)):
                 if not hasattr(stats, "merge"):
-                    raise ValueError(f"aggregate() takes what reduce() of a MetricsLogger returns, with Stats objects; "
-                                     f"{path} has {shown(stats)}; log numbers with log_value()")  # fmt: skip
+                    raise ValueError(f"aggregate() expects results of MetricsLogger.reduce(), with Stats objects, got "
+                                     f"{shown(stats)} at {path}; log numbers with log_value()")  # fmt: skip
                 incoming.setdefault(path, []).append(stats)
         for path, several in incoming.items():
             stats = self._stats.get(path)
@@ -147,11 +147,11 @@ class MetricsLogger:
                 stats.initialize_throughput_reference_time(self._made_at)
                 self._stats[path] = stats
             elif stats.is_leaf:
-                raise ValueError(f"can't merge into {path}, where values were logged; give aggregate() another key")
+                raise ValueError(f"can't merge into {path}, where values were logged; pass another key to aggregate()")
             stats.merge(several)
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
-        """Deprecated RLlib name of `aggregate()`, with the same arguments `stats_dicts` and `key`."""
+        """RLlib's deprecated name for `aggregate()`, with the same arguments `stats_dicts` and `key`."""
         self.aggregate(stats_dicts, key=key)
 
     def _add(
@@ -181,8 +181,8 @@ class MetricsLogger:
         }
         options = {name: value for name, value in given.items() if value is not None}
         if STATS.get(reduce) is kind and (wrong := options.keys() - TAKEN[reduce]):
-            raise ValueError(f"{path}: reduce={reduce!r} takes no {', '.join(sorted(wrong))}; "
-                             f"it takes {', '.join(sorted(TAKEN[reduce])) or 'no options'}")  # fmt: skip
+            raise ValueError(f"{path}: reduce={reduce!r} does not accept {', '.join(sorted(wrong))}; "
+                             f"it accepts {', '.join(sorted(TAKEN[reduce])) or 'no options'}")  # fmt: skip
         self._check_free(path)
         stats = self._stats[path] = kind(is_root=self._is_root, is_leaf=True, **options)
         self._options[path] = {"reduce": reduce, **options}
@@ -191,17 +191,17 @@ class MetricsLogger:
     def _check_free(self, path: Path) -> None:
         """Raise ValueError if a key is empty or would have both a value and nested keys."""
         if not path:
-            raise ValueError("a key must be a name, or a tuple of names, got ()")
+            raise ValueError("a key must be a name or a non-empty tuple of names, got ()")
         for other in self._stats:
             if other[: len(path)] == path[: len(other)]:
-                raise ValueError(f"there are values under {other}, so {path} can't have one")
+                raise ValueError(f"can't log a value under {path}, as values were logged under {other}")
 
     def _push(self, path: Path, stats: Any, value: Any) -> None:
         try:
             stats.push(value)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path}, reduce={stats.stats_cls_identifier!r}: {error}; reduce='item' and "
-                             f"'item_series' take values of any kind") from error  # fmt: skip
+                             f"'item_series' accept any object") from error  # fmt: skip
         if self.journal is not None:
             self.journal.append((path, plain(value), self._options.get(path, {})))
 
@@ -226,8 +226,8 @@ class MetricsLogger:
             key: Key of a value or of a dict of values; None for all values.
             default: Value to return if the key is missing; None raises KeyError.
             compile: Return one value for each key, not a list.
-            throughput: Return rates per second of the keys with `with_throughput`; at the root only. A "sum" gives a
-                float; a "lifetime_sum" gives a dict of its rates since the last report and since `set_state()`.
+            throughput: Return rates per second of the keys with `with_throughput`; only at the root. The rate of a
+                "sum" is a float; a "lifetime_sum" has a dict of rates since the last report and since `set_state()`.
             latest_merged_only: Reduce only the values of the last `aggregate()`.
 
         Returns:
@@ -258,8 +258,8 @@ class MetricsLogger:
             return found
         if default is None:
             names = sorted({str(other[0]) for other in self._stats} | set(map(str, self.elsewhere)))
-            raise KeyError(f"nothing was logged under {key!r}; there are {', '.join(names)}"
-                           f"{did_you_mean(similar(str(path[0]), names)[:1])}; or give a default")  # fmt: skip
+            raise KeyError(f"nothing was logged under {key!r}; the keys are {', '.join(names)}"
+                           f"{did_you_mean(similar(str(path[0]), names)[:1])}; or pass a default")  # fmt: skip
         return default
 
     @staticmethod
@@ -286,12 +286,12 @@ class MetricsLogger:
     def _throughputs(self, path: Path, default: Any) -> Any:
         if not self._is_root:
             raise ValueError(
-                "throughputs are measured at the root: by a runner's own logger, or MetricsLogger(root=True)"
+                "throughputs are measured only by root loggers: a runner's own logger, or MetricsLogger(root=True)"
             )
         if path in self._stats:
             return self._stats[path].throughputs
         if path and self._found_elsewhere(path) is not None:
-            raise ValueError(f"no throughput is measured of {path}; get_metrics() has the times")
+            raise ValueError(f"no throughput is measured for {path}; get_metrics() contains the times")
         measured = {
             (*other[len(path) : -1], f"{other[-1]}_throughput"): stats.throughputs
             for other, stats in self._stats.items()
@@ -302,7 +302,7 @@ class MetricsLogger:
     # Reporting.
 
     def reduce(self, compile: bool = False) -> dict[Any, Any]:
-        """Return a nested dict of all reduced values and begin a new report; called by `get_metrics()` of a runner.
+        """Return a nested dict of all reduced values and start a new report; called by `get_metrics()` of a runner.
 
         Args:
             compile: Return plain values rather than Stats objects, which `aggregate()` of another logger can merge.
@@ -310,7 +310,7 @@ class MetricsLogger:
         return nested([(path, stats.reduce(compile=compile)) for path, stats in self._stats.items()])
 
     def compile(self) -> dict[Any, Any]:
-        """Return a nested dict of all reduced values and throughputs ("<key>_throughput"), and begin a new report."""
+        """Return a nested dict of all reduced values and throughputs ("<key>_throughput"), and start a new report."""
         throughputs = self._throughputs((), {}) if self._is_root else {}
         return merged(self.reduce(compile=True), throughputs)
 
@@ -319,7 +319,7 @@ class MetricsLogger:
         self._stats, self._options = {}, {}
 
     def delete(self, *key: Hashable, key_error: bool = True) -> None:
-        """Delete a key, and all keys nested under it.
+        """Delete a key and all keys nested under it.
 
         Raises:
             KeyError: If the key is missing and `key_error` is set.
@@ -335,7 +335,7 @@ class MetricsLogger:
     # State.
 
     def begin_journal(self) -> None:
-        """Start the journal with the values already logged, for example by callbacks when envs are made."""
+        """Start the journal with the values already logged, for example by callbacks when envs are created."""
         self.journal = [
             (path, value, options) for path, options in self._options.items() for value in self._stats[path].pushed()
         ]
@@ -371,7 +371,7 @@ class MetricsLogger:
 
 
 class Timer:
-    """Logs the seconds of a `with` block."""
+    """Logs the duration of a `with` block in seconds."""
 
     def __init__(self, logger: MetricsLogger, path: Path):
         self._logger, self._path = logger, path

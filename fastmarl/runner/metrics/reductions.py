@@ -189,7 +189,7 @@ class PercentilesStats(SeriesStats):
 
     def push(self, value: Any) -> None:
         if math.isnan(number(value)):
-            raise ValueError("NaN has no percentile")
+            raise ValueError("expected a number, got NaN")
         super().push(value)
 
     def listed(self, values: Sequence[float]) -> list[float]:
@@ -204,7 +204,7 @@ class PercentilesStats(SeriesStats):
         return found
 
     def __float__(self) -> float:
-        raise ValueError("percentiles are not one number")
+        raise ValueError("percentiles can't be converted to a single number")
 
     __int__ = __float__  # type: ignore[assignment]
 

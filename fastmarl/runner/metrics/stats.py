@@ -60,7 +60,7 @@ class Stats:
         raise NotImplementedError
 
     def listed(self, values: Sequence[Any]) -> list[Any]:
-        """Return the list of values that other loggers merge in place of these."""
+        """Return the list of values that other loggers merge instead of these."""
         return [self.reduced(values)]
 
     def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
@@ -78,7 +78,7 @@ class Stats:
 
     def _latest(self) -> Sequence[Any]:
         if self.is_leaf:
-            raise ValueError(f"values were logged to {self!r}, none were merged: latest_merged_only needs aggregate()")
+            raise ValueError(f"latest_merged_only needs values from aggregate(), but {self!r} has logged values")
         return self.latest_merged or []
 
     def reduce(self, compile: bool = True) -> Any:
@@ -100,7 +100,7 @@ class Stats:
         self.values = [*self.values, *self.latest_merged]
 
     def pushed(self) -> list[Any]:
-        """Return the values that, when pushed to a new leaf, make it equal to this one."""
+        """Return the values that turn a new leaf into a copy of this one when pushed to it."""
         return list(self.values)
 
     def clone(self, init_overrides: dict[str, Any] | None = None) -> Self:
@@ -119,7 +119,7 @@ class Stats:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """Make an object that continues from the result of `get_state()`."""
+        """Create an object that continues from a result of `get_state()`."""
         stats = cls(**{name: state[name] for name in ("is_root", "is_leaf", *cls.options)})
         stats.latest_merged = state["latest_merged"]
         stats.values.extend(state["values"])
@@ -155,7 +155,7 @@ class SeriesStats(Stats):
     def __init__(self, window: float | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         if window is not None and not (isinstance(window, (int, float)) and window >= 1):
-            raise ValueError(f"window must be None, inf or at least 1, got {window!r:.100}")
+            raise ValueError(f"window must be None, inf or a number >= 1, got {window!r:.100}")
         self.window = None if window in (None, math.inf) else int(window)  # type: ignore[arg-type]
         self.start_over()
 
@@ -172,7 +172,7 @@ def plain(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """Convert a number, or an array or tensor with one element, to an int or a float.
+    """Convert a number, or an array or tensor with a single element, to an int or a float.
 
     Raises:
         ValueError: If `value` is not a number.
@@ -185,7 +185,7 @@ def number(value: Any) -> Any:
         return value
     array = np.asarray(plain(value))
     if array.size != 1 or array.dtype.kind not in "bfiu":
-        raise ValueError(f"expected one number, got {value!r:.200}")
+        raise ValueError(f"expected a single number, got {value!r:.200}")
     return +array.item()
 
 

@@ -34,16 +34,16 @@ class Checkpointable:
         It contains weights, counters, random streams, and the running episodes of envs that can save their state
         (`supports_checkpoint`, see `fastmarl.MultiAgentEnv`).
 
-        A runner that restores the state continues these episodes and begins new ones in its other envs, or in all envs
+        A runner that restores the state continues these episodes and starts new ones in its other envs, or in all envs
         if no episode is running, as before the first call. While `sample()` is running, or if envs or connectors cannot
         save their state, "running_episodes" is {}; a runner that restores this continues its current episodes.
 
         Args:
             components: Components to include; None for all. They are "rl_module" (with "weights_seq_no"),
-                "env_to_module_connector", "lifetime_counters", "num_resets" (per env, as seeds depend on it),
-                "random_state", "running_episodes", and "module_to_env_connector", which is empty; "rl_module/p0"
-                selects the weights of a single module. "num_env_steps_sampled_lifetime" is always included, as
-                exploration schedules depend on it. Unknown names cause a warning.
+                "env_to_module_connector", "module_to_env_connector", "lifetime_counters", "num_resets" (per env, as
+                seeds depend on it), "random_state" and "running_episodes"; "rl_module/p0" selects the weights of a
+                single module. "num_env_steps_sampled_lifetime" is always included, as exploration schedules depend on
+                it. Unknown names cause a warning.
             not_components: Components to leave out.
             inference_only: Leave out weights not needed for acting, which each module names in
                 `get_non_inference_attributes()`.
@@ -96,7 +96,7 @@ class Checkpointable:
             ConfigError: If the weights do not match the modules, or `global_vars` is not None. Nothing is changed.
         """
         if global_vars is not None:
-            raise ConfigError(f"global_vars must be None, got {global_vars!r:.200}; give the number of the weights as "
+            raise ConfigError(f"global_vars must be None, got {global_vars!r:.200}; pass the sequence number as "
                               f"set_weights(weights, weights_seq_no=...)")  # fmt: skip
         self._state.set({"rl_module": weights, "weights_seq_no": weights_seq_no})
 
@@ -114,7 +114,7 @@ class Checkpointable:
             path: Directory to write to; None for a new temporary directory.
             state: A state returned by `get_state()`, or parts of it; None for the current state.
             filesystem: The `pyarrow.fs.FileSystem` of `path`; None for the local one.
-            use_msgpack: Ignored: a checkpoint consists of JSON and safetensors.
+            use_msgpack: Ignored; checkpoints consist of JSON and safetensors files.
 
         Returns:
             The path of the directory.
@@ -137,14 +137,14 @@ class Checkpointable:
         stream derived from the saved one, the same for every runner that restores it.
 
         Args:
-            path: The checkpoint directory; for a component also its path in the RLlib layout, `path / "rl_module"`.
+            path: The checkpoint directory; for a component, also its path in the RLlib layout, `path / "rl_module"`.
             component: Part to restore, such as "rl_module" or "rl_module/p0"; None for all.
             filesystem: See `save_to_path()`; `path` must then be the checkpoint directory.
             kwargs: Ignored, as in RLlib.
 
         Raises:
-            CheckpointError: If the directory is missing, damaged or from a newer version, does not have the component,
-                or belongs to other modules or observations. The runner keeps its state.
+            CheckpointError: If the directory is missing, damaged or from a newer version, lacks the component, or
+                belongs to different modules or observations. The runner keeps its state.
             ConfigError: If `filesystem` is not a pyarrow file system.
         """
         with read_from(path, filesystem) as folder:
@@ -154,7 +154,7 @@ class Checkpointable:
     def from_checkpoint(
         cls, path: str | os.PathLike, config: EnvRunnerConfig | None = None, *, filesystem: Any = None, **options: Any
     ) -> Self:
-        """Make a runner from a directory written by `save_to_path()`.
+        """Create a runner from a directory written by `save_to_path()`.
 
         Args:
             path: The checkpoint directory.
@@ -169,7 +169,7 @@ class Checkpointable:
             ConfigError: If both a config and options are given, or `filesystem` is not a pyarrow file system.
         """
         if config is not None and options:
-            raise ConfigError(f"give a config or the options {list(options)}, not both")
+            raise ConfigError(f"pass a config or the options {list(options)}, not both")
         with read_from(path, filesystem) as folder:
             runner = cls(saved_config(folder, options) if config is None else config)  # type: ignore[call-arg]
             try:
@@ -188,7 +188,7 @@ class Checkpointable:
         return {"fastmarl_version": __version__, "state_file": STATE_FILE}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Return (name, object) of the components with separate `get_state()` and `set_state()` methods."""
+        """Return (name, object) of the components that have their own `get_state()` and `set_state()`."""
         return [("rl_module", self._resources.module), *self._resources.env_to_module.sides().items()]
 
 
@@ -200,15 +200,15 @@ def saved_config(path: str | os.PathLike, options: dict[str, Any]) -> EnvRunnerC
     """
     state = load_state(path)
     if not isinstance(state, dict) or CONFIG not in state:
-        raise CheckpointError(f"{path} holds no config of a runner; give one: from_checkpoint(path, config)")
+        raise CheckpointError(f"{path} contains no runner config; pass one: from_checkpoint(path, config)")
     try:
         return config_from(state[CONFIG], options)
     except ConfigError as error:
-        raise CheckpointError(f"no config can be made from {path}: {error}") from error
+        raise CheckpointError(f"the config saved in {path} cannot be restored: {error}") from error
 
 
 def _folder_of(path: str | os.PathLike, component: str | None) -> Path:
-    """Return the runner directory, also if `path` is that of a component as in RLlib, which does not exist here."""
+    """Return the runner directory; `path` may name a component directory, which exists only in the RLlib layout."""
     folder, names = Path(path), Path(component or "").parts
     is_of_component = names and folder.parts[-len(names) :] == names and not folder.exists()
     return folder.parents[len(names) - 1] if is_of_component else folder
@@ -216,7 +216,7 @@ def _folder_of(path: str | os.PathLike, component: str | None) -> Path:
 
 @contextmanager
 def written_to(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | os.PathLike[str]]:
-    """Yield a temporary directory that is then copied to `path` on the file system; without one, yield `path` itself.
+    """Yield a temporary directory and copy it to `path` on the file system on exit; without one, yield `path`.
 
     Raises:
         ConfigError: If `filesystem` is not a pyarrow file system.
@@ -233,7 +233,7 @@ def written_to(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | 
 
 @contextmanager
 def read_from(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | os.PathLike[str]]:
-    """Yield a temporary copy of the directory `path` on the file system; without one, yield `path` itself.
+    """Yield a temporary copy of the directory `path` on the file system; without one, yield `path`.
 
     Raises:
         CheckpointError: If `path` does not exist.

@@ -1,7 +1,7 @@
-"""Running episodes as plain data, for continuation by another runner.
+"""Running episodes as plain data, which another runner can continue.
 
 Agents are identified by their index among the agents of all these episodes, in episode order. Their ids are stored in
-the form given by `_stored_ids()`.
+the form returned by `_stored_ids()`.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[in
 
 
 def no_episodes() -> dict[str, Any]:
-    """Return the state that stands for "no running episodes"."""
+    """Return the state that means "no running episodes"."""
     return {
         "episodes": [],
         "agents": {name: np.zeros(0, dtype) for name, (_, dtype) in OF_AGENTS.items()},
@@ -99,7 +99,7 @@ def _stored_ids(known: Collection[Hashable]) -> dict[Hashable, Hashable]:
 
 
 def _with_ids(episode: Mapping[str, Any], ids: Mapping[Hashable, Hashable]) -> dict[str, Any]:
-    """Replace the agent ids in an episode state according to `ids`, keeping those that are not in it."""
+    """Replace the agent ids in an episode state according to `ids`, keeping all others."""
     changed: dict[str, Any] = dict(episode)
     for name in IDS:
         if isinstance(values := episode[name], dict):
@@ -135,7 +135,7 @@ class EpisodesState:
         known = log.store.table.known_agents
         n_envs = len(known)
         if sorted(set(self.env_indices)) != self.env_indices or (self.env_indices and self.env_indices[-1] >= n_envs):
-            raise ConfigError(f"running episodes need different env indices below {n_envs}, got {self.env_indices}")
+            raise ConfigError(f"running episodes need ascending env indices below {n_envs}, got {self.env_indices}")
         own = [{stored: id_ for id_, stored in _stored_ids(known[index]).items()} for index in self.env_indices]
         self._episodes = [_with_ids(episode, ids) for episode, ids in zip(self._episodes, own, strict=True)]
         self.fits_agents = all(
@@ -158,7 +158,7 @@ class EpisodesState:
         self._module_of_agents = self._checked_agents(n, in_arrays)
 
     def put(self, mapping_fn: MappingFn | None) -> None:
-        """Put the episodes into the log, which must be empty, so that they continue."""
+        """Add the episodes to the log, which must be empty, so that they continue."""
         log, store, table = self._log, self._log.store, self._log.store.table
         lanes = table.take_lanes([agent for episode in self._episodes for agent in episode["agent_ids"]])
         table.module_L[lanes] = self._module_of_agents
@@ -209,7 +209,7 @@ class EpisodesState:
 
     def _index_of(self, module_id: Any) -> int:
         if not isinstance(module_id, str) or module_id not in self._modules:
-            raise ConfigError(f"running episodes have agents of {module_id!r}, which is none of the modules "
+            raise ConfigError(f"running episodes use the unknown module {module_id!r}; the modules are "
                               f"{list(self._modules)}")  # fmt: skip
         return self._modules[module_id]
 
@@ -221,7 +221,7 @@ class EpisodesState:
             if whole_number(f"{name} of an episode", episode[name]) > MOST_STEPS:
                 raise ConfigError(f"{name} of an episode must be at most {MOST_STEPS}, got {episode[name]}")
         if max(episode[name] for name in COUNTS) > episode["env_t"]:
-            raise ConfigError(f"an episode of {episode['env_t']} env steps can't have a chunk that begins later")
+            raise ConfigError(f"an episode of {episode['env_t']} env steps can't have a chunk that starts later")
         if episode["reset_seed"] is not None:
             whole_number("reset_seed of an episode", episode["reset_seed"])
         _check_number("duration_s of an episode", episode["duration_s"], float)
@@ -238,7 +238,7 @@ class EpisodesState:
         for index in episode["acting"]:
             _check_index("acting", index, n_agents)
         if min(episode["acting"], default=0) < 0:
-            raise ConfigError(f"acting must be indices of agents, got {episode['acting']}")
+            raise ConfigError(f"acting of an episode must be non-negative indices, got {episode['acting']}")
         _check_infos(episode["infos"], n_agents)
         return dict(episode)
 
@@ -262,7 +262,7 @@ class EpisodesState:
             expected = [] if in_arrays else np.flatnonzero(of_episode).tolist()
             if sorted(episode["acting"]) != expected:
                 raise ConfigError(f"'acting' of env {episode['env_index']} must list the agents whose last rows have "
-                                  f"no action yet, {expected}, got {episode['acting']}")  # fmt: skip
+                                  f"no action yet: expected {expected}, got {episode['acting']}")  # fmt: skip
         return module_of
 
 
@@ -280,7 +280,7 @@ def _check_ids(name: str, values: Any) -> None:
     except TypeError:
         are_fit = False
     if not are_fit:
-        raise ConfigError(f"{name} of an episode must be a list of different ids, got {values!r:.200}")
+        raise ConfigError(f"{name} of an episode must be a list of distinct ids, got {values!r:.200}")
 
 
 def _check_index(name: str, value: Any, n: int) -> None:
@@ -293,6 +293,6 @@ def _check_infos(infos: Any, n_agents: int) -> None:
         raise ConfigError(f"infos of an episode must be a list, got {type(infos).__name__}")
     for entry in infos:
         if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[2], dict):
-            raise ConfigError(f"infos of an episode must be [env step, index of the agent, dict], got {entry!r:.200}")
+            raise ConfigError(f"infos of an episode must be [env step, agent index, dict], got {entry!r:.200}")
         whole_number("the env step of an info", entry[0])
         _check_index("infos", entry[1], n_agents)

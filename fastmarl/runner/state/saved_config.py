@@ -1,6 +1,6 @@
-"""The runner config in a checkpoint, from which a runner can be made.
+"""The runner config in a checkpoint, from which a runner can be created.
 
-It contains only plain data, no code: an environment is saved by name; functions and classes must be given again.
+It contains only plain data, no code: an environment is saved by name; functions and classes must be passed again.
 """
 
 import os
@@ -19,7 +19,7 @@ FOLDERS = ("record_actions", "output")  # a file must not decide where output is
 
 
 def plain_config(config: EnvRunnerConfig) -> dict[str, Any]:
-    """Return the options that differ from their defaults; those that a file cannot store are only described."""
+    """Return the options that differ from their defaults; options that a file cannot store are only described."""
     options, left_out = {}, {}
     for field in fields(EnvRunnerConfig):
         name, value = field.name, getattr(config, field.name)
@@ -34,14 +34,14 @@ def plain_config(config: EnvRunnerConfig) -> dict[str, Any]:
 
 
 def config_from(saved: Any, given: Mapping[str, Any]) -> EnvRunnerConfig:
-    """Make a config from a result of `plain_config()`.
+    """Build a config from a result of `plain_config()`.
 
     Args:
         saved: Result of `plain_config()`.
         given: Options that replace the saved ones.
 
     Raises:
-        ConfigError: If an option was neither saved nor given, an option is invalid, or this program has neither
+        ConfigError: If an option was neither saved nor passed, an option is invalid, or this program has neither
             registered nor used the environment.
     """
     check_keys("the saved config", saved, KEYS)
@@ -52,13 +52,13 @@ def config_from(saved: Any, given: Mapping[str, Any]) -> EnvRunnerConfig:
     left_out = {**left_out, **{name: options[name] for name in FOLDERS if name in options}}  # only in forged files
     if lacking := {name: text for name, text in left_out.items() if name not in given}:
         first = next(iter(lacking))
-        raise ConfigError(f"a checkpoint holds no functions, classes, objects or folders to write to, so these options "
-                          f"must be given again: {lacking}; from_checkpoint(path, {first}=..., ...), or a whole config"
+        raise ConfigError(f"checkpoints do not store functions, classes, objects or output folders, so pass these "
+                          f"options again: {lacking}; use from_checkpoint(path, {first}=..., ...), or pass a config"
                           )  # fmt: skip
     if "env" not in given and not may_be_named_by_a_file(options.get("env")):
-        raise ConfigError(f"it names {options.get('env')!r} as its env, which this program has not used so far. Files "
-                          f"may come from others, so nothing is imported by such a name. If you trust it, name it "
-                          f"yourself: from_checkpoint(path, env={options.get('env')!r})")  # fmt: skip
+        raise ConfigError(f"its env {options.get('env')!r} has not been used by this program. Files may come from "
+                          f"others, so names in them are never imported. If you trust it, name it yourself: "
+                          f"from_checkpoint(path, env={options.get('env')!r})")  # fmt: skip
     try:
         return EnvRunnerConfig(**{**options, **given})
     except TypeError as error:

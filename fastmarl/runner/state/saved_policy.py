@@ -1,7 +1,7 @@
 """Description of the modules in a runner checkpoint, so that they can act without the runner.
 
 It contains only plain data: spaces, options, and the names and arguments of fastmarl classes. User classes are named
-but never imported; their objects must be given again.
+but never imported; their objects must be passed again.
 """
 
 import copy
@@ -37,7 +37,7 @@ VERSION = 1
 KEYS = ("version", "options", "modules")
 OF_MODULE = ("observation_space", "action_space", "class", "default", "connectors")
 OF_DEFAULT = ("observation_space", "inference_only", "model_config", "layers")
-ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # of bundled connectors; attributes have the same names
+ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # for bundled connectors; attributes have the same names
     AgentIndicator: ("agents",),
     FlattenObservations: (),
     FrameStacking: ("num_frames",),
@@ -55,7 +55,7 @@ class PolicyOptions:
     """Options of a runner that determine how observations, rewards and actions are processed; see `EnvRunnerConfig`.
 
     Args:
-        t: Env steps made by all runners, for exploration schedules.
+        t: Env steps of all runners, for exploration schedules.
     """
 
     normalize_actions: bool
@@ -113,7 +113,7 @@ def _described(module: RLModule, connectors: ModuleConnectors | None) -> dict[st
 
 
 def _default(module: RLModule) -> dict[str, Any]:
-    """Return the arguments that make this default network, and its layers for comparison."""
+    """Return the arguments that rebuild this default network, and its layers for comparison."""
     assert module.observation_space is not None
     return {
         "observation_space": plain_space(module.observation_space),
@@ -177,12 +177,12 @@ def check_alike(what: str, saved: Sequence[Mapping[str, Any]], given: Sequence[C
     """Raise ConfigError if connectors differ from the saved ones in class or arguments."""
     here = list(map(_connector, given))
     if len(here) != len(saved) or not all(map(_are_alike, saved, here)):
-        raise ConfigError(f"{what} must have the connectors with which it was trained, {_texts(saved)}, got "
+        raise ConfigError(f"{what} must have the connectors it was trained with, {_texts(saved)}, got "
                           f"{_texts(here)}")  # fmt: skip
 
 
 def _are_alike(saved: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether the classes are equal and, where both are known, the arguments too."""
+    """Return whether the classes are equal and, if both are known, the arguments."""
     if saved["class"] != other["class"] or None in (saved["arguments"], other["arguments"]):
         return bool(saved["class"] == other["class"])
     return _lasting(saved) == _lasting(other)
@@ -202,7 +202,7 @@ def _texts(connectors: Sequence[Mapping[str, Any]]) -> str:
 
 
 def connectors_of(parts: Mapping[str, ModuleParts]) -> EnvToModule:
-    """Return module id -> connectors of these parts."""
+    """Return the connectors of each module."""
     return EnvToModule({module_id: each.connectors for module_id, each in parts.items()})
 
 

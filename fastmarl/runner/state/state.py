@@ -1,4 +1,4 @@
-"""State of a runner, exchanged with other runners and with checkpoint directories."""
+"""State of a runner, exchanged with other runners and checkpoint directories."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class RunnerState:
         self._check(known_parts(state, self._resources.module))
 
     def _check(self, state: dict[str, Any]) -> None:
-        """Check a state with only known components."""
-        check_mapping("a runner's state", state)
+        """Check a state that has only known components."""
+        check_mapping("the state of a runner", state)
         resources = self._resources
         checks: dict[str, Callable[[Any], Any]] = {
             "rl_module": resources.module.check_state,
@@ -102,7 +102,7 @@ class RunnerState:
         }
         for name, value in state.items():
             if name not in checks:
-                raise ConfigError(f"unknown state component {name!r}; known are {list(STATE_COMPONENTS)}")
+                raise ConfigError(f"unknown state component {name!r}; choose from {list(STATE_COMPONENTS)}")
             checks[name](value)
 
     @exits_as_errors()
@@ -128,7 +128,7 @@ class RunnerState:
             self._check(content)
             content[PARTIAL] = True
         if (running := content.get("running_episodes")) and not fits_checkpoint(running):
-            content["running_episodes"] = {}  # the restored runner begins new ones
+            content["running_episodes"] = {}  # the restored runner starts new ones
         options = PolicyOptions.of(resources.config, resources.counts.lifetime.env_steps)
         policies = described(options, resources.module, resources.env_to_module)
         save_state(path, {**content, SAVED: policies, CONFIG: plain_config(resources.wanted)})
@@ -160,7 +160,7 @@ class RunnerState:
             self._take_all(before)
             if not isinstance(error, Exception):
                 raise
-            raise CheckpointError(f"{path} could not be taken, and the runner keeps its state: {error!r}") from error
+            raise CheckpointError(f"{path} could not be restored; the runner keeps its state: {error!r}") from error
 
     def _take_all(self, state: dict[str, Any]) -> None:
         if OF_MODULES in state:
@@ -210,14 +210,14 @@ class RunnerState:
         saved, present = set(modules), set(self._resources.module)
         if saved != present:
             raise ConfigError(
-                f"the runner has the modules {list(self._resources.module)}; it also has "
-                f"{sorted(saved - present, key=str)}, and {sorted(present - saved)} are missing; add_module() and "
+                f"expected the modules {list(self._resources.module)}; unknown are "
+                f"{sorted(saved - present, key=str)}, missing are {sorted(present - saved)}; call add_module() or "
                 f"remove_module() first"
             )
         for option, side in self._resources.env_to_module.sides().items():
             in_file, here = _outline(state[option]), _outline(side.get_state())
             if in_file != here:
-                raise ConfigError(f"it has a state of the connectors {in_file}, but the runner has {here}")
+                raise ConfigError(f"expected a state of the connectors {here} of the runner, got {in_file}")
 
     # Running episodes.
 
@@ -236,7 +236,7 @@ class RunnerState:
         all_have_lanes = all(connectors.knows_lanes for connectors in resources.env_to_module.values())
         if running and not (states and all_have_lanes):
             return {}
-        if not states:  # the next call begins all episodes
+        if not states:  # the next call starts all episodes
             return {"num_envs": resources.num_envs, "envs": {}, "turns": [], **no_episodes()}
         going_on = [
             env_index
@@ -259,7 +259,7 @@ class RunnerState:
         if not isinstance(state["turns"], list):
             raise ConfigError(f"the turns of running episodes must be a list, got {state['turns']!r:.200}")
         for number in state["turns"]:
-            whole_number("the number of a split of the envs", number)
+            whole_number("each of the turns of running episodes", number)
         envs, rollout = self._resources.envs, self._sampling.rollout
         saved, n_envs = whole_number("num_envs of running episodes", state["num_envs"]), self._resources.num_envs
         check_mapping("the states of envs", state["envs"])
@@ -269,8 +269,8 @@ class RunnerState:
             check_envs(envs, state["envs"])
         found = EpisodesState(state, rollout.log, rollout.policies, in_arrays=envs.is_batch)
         if not envs.is_batch and not set(found.env_indices) <= state["envs"].keys():
-            raise ConfigError(f"there are running episodes of the envs {found.env_indices}, but states of the envs "
-                              f"{list(state['envs'])} alone")  # fmt: skip
+            raise ConfigError(f"expected states of all envs with running episodes, {found.env_indices}, got states of "
+                              f"the envs {list(state['envs'])}")  # fmt: skip
         return found if found.fits_agents else None
 
     def _resume(self, state: dict[str, Any]) -> None:
@@ -326,13 +326,13 @@ def check_envs(envs: Envs, states: Any) -> None:
     """Raise ConfigError if `put_states_of_envs()` does not accept these states."""
     n = len(envs.all)
     if not isinstance(states, dict) or not all(type(index) is int and 0 <= index < n for index in states):
-        raise ConfigError(f"the states of envs must be a dict by numbers below {n}, got {states!r:.200}")
+        raise ConfigError(f"the states of envs must be a dict keyed by index, below {n}, got {states!r:.200}")
     if envs.is_batch and len(states) != n:
-        raise ConfigError(f"there must be states of all {n} batches of envs, got those of {list(states)}")
+        raise ConfigError(f"expected states of all {n} batches of envs, got only those of {list(states)}")
     for index in states:
         if not supports_checkpoint(envs.all[index]):
-            raise ConfigError(f"there is a state for {_name_of_env(envs, index)}, but {envs.all[index]!r:.200} does "
-                              f"not support it (supports_checkpoint)")  # fmt: skip
+            raise ConfigError(f"got a state for {_name_of_env(envs, index)}, but {envs.all[index]!r:.200} does not "
+                              f"support checkpoints (supports_checkpoint)")  # fmt: skip
 
 
 def put_states_of_envs(envs: Envs, states: dict[int, Any]) -> None:
@@ -346,7 +346,7 @@ def put_states_of_envs(envs: Envs, states: dict[int, Any]) -> None:
                 env.reset(seed=0)
             env.set_state(deepcopy(state))
         except Exception as error:
-            error.add_note(f"fastmarl: raised when {_name_of_env(envs, index)} was to continue from a state")
+            error.add_note(f"fastmarl: raised while restoring {_name_of_env(envs, index)} from a state")
             raise
 
 

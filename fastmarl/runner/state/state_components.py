@@ -27,7 +27,7 @@ Names = str | Collection[str] | None
 def chosen_components(
     components: Names, not_components: Names, module_ids: Sequence[str]
 ) -> tuple[set[str], list[str]]:
-    """Select components, and the modules of "rl_module", by the rules of RLlib; warn about unknown names.
+    """Select components, and the modules of "rl_module", as RLlib does; warn about unknown names.
 
     The number of env steps is always included, because exploration schedules depend on it.
 
@@ -63,7 +63,7 @@ def _split(names: Names, module_ids: Sequence[str]) -> tuple[set[str], set[str]]
     ]
     if unknown:
         there = [*STATE_COMPONENTS, *(f"{OF_MODULES}/{module}" for module in module_ids)]
-        warnings.warn(f"unknown state components {sorted(unknown, key=str)}; known are {there}", stacklevel=6)
+        warnings.warn(f"unknown state components {sorted(unknown, key=str)}; choose from {there}", stacklevel=6)
     return given - of_modules.keys() - set(unknown), set(of_modules.values())
 
 
@@ -75,7 +75,7 @@ def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
     Raises:
         ConfigError: If `state` is not a dict.
     """
-    check_mapping("a runner's state", state)
+    check_mapping("the state of a runner", state)
     known = {name: fetched(value) for name, value in state.items() if name in STATE_COMPONENTS}
     unknown = [repr(name) for name in state if name not in known]
     weights = known.get(OF_MODULES)
@@ -83,7 +83,7 @@ def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
         unknown += [f"'{OF_MODULES}/{module_id}'" for module_id in weights if module_id not in module_ids]
         known[OF_MODULES] = {module_id: weights[module_id] for module_id in weights if module_id in module_ids}
     if unknown:
-        warnings.warn(f"the runner has no {', '.join(unknown)}; these parts of the state are left out", stacklevel=5)
+        warnings.warn(f"the runner has no {', '.join(unknown)}; these parts of the state are ignored", stacklevel=5)
     return known
 
 
@@ -100,6 +100,6 @@ def part_of(state: Mapping[str, Any], component: str) -> dict[str, Any]:
     elif module_id:
         values = None
     if values is None:
-        raise ConfigError(f"it has no component {component!r}; there are {list(state)}")
+        raise ConfigError(f"it has no component {component!r}; its components are {list(state)}")
     number = {"weights_seq_no": state["weights_seq_no"]} if name == OF_MODULES and "weights_seq_no" in state else {}
     return {name: values, **number}

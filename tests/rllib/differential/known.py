@@ -40,4 +40,4 @@ def _is_explained(case: Playable, line: str) -> bool:
     path = line.partition(": ")[0]
     if "['num_episodes" in path:
         return case.drops_episodes or any(getattr(call, "num_episodes", None) is not None for call in case.calls)
-    return line.startswith("error[1]") and "would create it again" in line
+    return line.startswith("error[1]") and "to recreate failed envs" in line

@@ -10,16 +10,16 @@ from rllib.old_stack.runs import Run
 SLOW = {
     name: reason
     for reason, names in {
-        "no sampler": ("no env",),
+        "no RLlib sampler": ("no env",),
         "not arrays": ("policy: nested", "policy: overriding", "policy: misnaming"),
         "action connectors are": (
             "changed: an action connector less",
             "changed: an action connector more",
         ),
         "agent connectors are": ("changed: an agent connector more",),
-        "buffer of states": ("changed: connectors reset", "state set"),
-        "it came": ("callbacks: raising at ends",),
-        "the environments are": ("overruled",),
+        "state buffer": ("changed: connectors reset", "state set"),
+        "it was added": ("callbacks: raising at ends",),
+        "the base env is": ("overruled",),
     }.items()
     for name in names
 }

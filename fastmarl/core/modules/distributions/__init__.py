@@ -1,5 +1,5 @@
-"""Action distributions, which turn the network output "action_dist_inputs" into actions and log-probabilities.
+"""Action distributions, which convert the network output "action_dist_inputs" to actions and log-probabilities.
 
-Names and conventions follow RLlib. The classmethods `sample_and_logp` and `deterministic` are for sampling: they
+Names and conventions follow RLlib. Runners sample with the classmethods `sample_and_logp` and `deterministic`, which
 convert logits to actions in few torch operations, without creating an object.
 """

@@ -16,7 +16,7 @@ NEEDS = ("required_input_dim", "from_logits")
 
 
 class _Kind(type):
-    """Metaclass of distributions; `_reduce` pickles the classes that `bind` creates, which are not in any module."""
+    """Metaclass of distributions, through which `_reduce` can pickle the classes that `bind` creates at run time."""
 
 
 def _reduce(kind: _Kind) -> Any:
@@ -28,7 +28,7 @@ copyreg.pickle(_Kind, _reduce)  # type: ignore[arg-type]
 
 @cache
 def bind(kind: type["Distribution"], attributes: tuple[tuple[str, Hashable], ...]) -> type["Distribution"]:
-    """Return the subclass of `kind` with these class attributes; it is cached and can be pickled."""
+    """Return a cached, picklable subclass of `kind` with these class attributes."""
     values = ", ".join(f"{name}={value!r}" for name, value in attributes)
     name = f"{kind.__name__}[{values}]"
     return _Kind(name, (kind,), {**dict(attributes), "bound": (kind, attributes)})  # type: ignore[return-value]
@@ -36,9 +36,9 @@ def bind(kind: type["Distribution"], attributes: tuple[tuple[str, Hashable], ...
 
 @public("fastmarl.distributions")
 class Distribution(metaclass=_Kind):
-    """Base class of all action distributions. B stands for any number of batch axes.
+    """Base class of action distributions. In shapes, B stands for any number of batch axes.
 
-    To support sampling, custom distributions need `from_logits`, `sample`, `logp` and `to_deterministic`.
+    For sampling, custom distributions must implement `from_logits`, `sample`, `logp` and `to_deterministic`.
     """
 
     @staticmethod
@@ -57,10 +57,10 @@ class Distribution(metaclass=_Kind):
 
         Args:
             logits: float [n, required_input_dim]; -inf and `torch.finfo(dtype).min` mark masked choices.
-            generator: Random generator on the device of the logits; None for the global one of torch.
+            generator: Random generator on the device of the logits; None for torch's global one.
 
         Returns:
-            (actions [n, *action shape], logp float32 [n]). Rows with NaN or +inf among their logits have logp NaN.
+            (actions [n, *action shape], logp float32 [n]). Rows with NaN or +inf in their logits have logp NaN.
         """
         distribution = cls.from_logits(logits)
         actions = distribution.sample(generator)
@@ -72,18 +72,18 @@ class Distribution(metaclass=_Kind):
         return cls.from_logits(logits).to_deterministic().sample()
 
     def sample(self, generator: torch.Generator | None = None) -> Any:
-        """Sample actions [B, *action shape] without gradient, with `generator` or, if None, the global one of torch."""
+        """Sample actions [B, *action shape] without gradient, using `generator` (None: torch's global one)."""
         raise NotImplementedError
 
     def rsample(self, generator: torch.Generator | None = None) -> Any:
-        """Sample actions with a gradient with respect to the logits, if the distribution supports it.
+        """Sample actions that are differentiable with respect to the logits, if the distribution supports it.
 
         `generator` is as in `sample()`.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no samples with gradient")
+        raise NotImplementedError(f"{type(self).__name__} does not support rsample()")
 
     def logp(self, value: Any) -> Tensor:
-        """Return the log-probability (density) [B] of the actions `value` [B, *action shape]."""
+        """Return the log-probability (or log-density) [B] of actions `value` [B, *action shape]."""
         raise NotImplementedError
 
     def entropy(self) -> Tensor:
@@ -91,18 +91,18 @@ class Distribution(metaclass=_Kind):
         raise NotImplementedError
 
     def kl(self, other: Any) -> Tensor:
-        """Return the Kullback-Leibler divergence KL(self || other) [B] from a distribution of the same class."""
+        """Return the Kullback-Leibler divergence KL(self || other) [B] for a distribution of the same class."""
         raise NotImplementedError
 
     def to_deterministic(self) -> "Distribution":
-        """Return a distribution that always returns the most probable action."""
+        """Return a distribution that always samples the most probable action."""
         raise NotImplementedError
 
 
 def num_dist_inputs(kind: type[Distribution], action_space: gym.Space | None) -> int | None:
     """Return the number of logits that a distribution of class `kind` needs for `action_space`.
 
-    None means that the number is unknown, because `from_logits()` was overridden without `required_input_dim()`.
+    None if it is unknown, because a class overrides `from_logits()` but not `required_input_dim()`.
     """
     lineage = kind.__mro__
     says, takes = (next(i for i, base in enumerate(lineage) if name in vars(base)) for name in NEEDS)
@@ -113,7 +113,7 @@ def num_dist_inputs(kind: type[Distribution], action_space: gym.Space | None) ->
 
 @public("fastmarl.distributions")
 class Deterministic(Distribution):
-    """Always returns `loc`, with log-probability 0. For Box, the network outputs are the actions.
+    """Always samples `loc`, with log-probability 0. For Box, the network outputs are the actions.
 
     Args:
         loc: Actions [B, *action shape].
@@ -157,7 +157,7 @@ class Deterministic(Distribution):
 
 
 def flat(value: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-    """Reshape [B, *shape] to [B, size]; if `shape` is None, `value` already has a single axis."""
+    """Reshape [B, *shape] to [B, size]; if `shape` is None, `value` already has this form."""
     return value if shape is None else value.reshape(*value.shape[: value.dim() - len(shape)], -1)
 
 

@@ -15,9 +15,9 @@ LOG_2PI = math.log(2 * math.pi)
 
 @public("fastmarl.distributions")
 class DiagGaussian(Distribution):
-    """Independent normal distributions for Box; logits are all means, followed by all log standard deviations.
+    """Independent normal distributions for Box spaces; logits are the means, followed by the log standard deviations.
 
-    Actions are float32 [B, *shape] and unbounded. Class attribute `shape`: None means one axis of any length.
+    Actions are float32 [B, *shape] and unbounded. The class attribute `shape` is None for one axis of any length.
 
     Args:
         loc: Means, float [B, n].

@@ -12,13 +12,13 @@ from torch.nn.functional import logsigmoid, one_hot, pad
 from fastmarl.core.modules.distributions.base import Deterministic, Distribution, event_dims, flat, shaped
 from fastmarl.core.objects.public import public
 
-RACE_BELOW = 256  # logits; for fewer, one exponential number per logit is cheaper than one uniform number per row
-NARROW = 16  # logits; softmax of torch is slow along shorter rows, but not along columns
+RACE_BELOW = 256  # number of logits below which drawing an exponential per logit is cheaper than a uniform per row
+NARROW = 16  # number of logits per row below which torch's softmax is slow along rows, but not along columns
 
 
 @public("fastmarl.distributions")
 class Categorical(Distribution):
-    """For Discrete(n): n logits; actions are int64 [B] in 0 .. n-1, without `start` of the space."""
+    """For Discrete(n): n logits; actions are int64 [B] from 0 to n - 1, without the space's `start`."""
 
     def __init__(self, logits: Tensor):
         self.logits = torch.log_softmax(logits, -1, dtype=torch.float32)
@@ -53,7 +53,7 @@ class Categorical(Distribution):
         return _draw(logp.reshape(-1, logp.shape[-1]), generator).reshape(logp.shape[:-1])
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Sample one-hot actions [B, n] with the gradient of the probabilities ("straight through").
+        """Sample one-hot actions [B, n] with the gradient of the probabilities (straight-through estimator).
 
         `generator` is as in `sample()`.
         """
@@ -74,9 +74,9 @@ class Categorical(Distribution):
 
 
 def _draw(logp: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Sample random columns, int64 [n, 1], from normalised log-probabilities, float32 [n, k]."""
+    """Sample column indices, int64 [n, 1], from normalised log-probabilities, float32 [n, k]."""
     if logp.numel() < RACE_BELOW or logp.is_cuda:
-        # Among exponential clocks with rates p, the first to ring has distribution p. A clock never shows exactly 0,
+        # Of exponential variables with rates p, the index of the smallest has distribution p. They are never exactly 0,
         # so a rate of 0 never wins.
         clocks = torch.empty_like(logp).exponential_(generator=generator)
         return torch.div(logp.exp(), clocks, out=clocks).argmax(-1, keepdim=True)
@@ -94,10 +94,10 @@ def _expectation(probs: Tensor, values: Tensor) -> Tensor:
 
 @public("fastmarl.distributions")
 class MultiCategorical(Distribution):
-    """For MultiDiscrete(nvec): concatenated logits of all choices; actions are int64 [B, *nvec.shape], from 0.
+    """For MultiDiscrete(nvec): concatenated logits of all choices; actions are int64 [B, *nvec.shape], counted from 0.
 
     Class attributes, set by `get_action_dist_cls`:
-        nvec: Number of options of each choice, flat.
+        nvec: Number of options of each choice, flattened.
         shape: Shape of the space.
     """
 
@@ -152,20 +152,20 @@ class MultiCategorical(Distribution):
 
 @cache
 def _padded_columns(nvec: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the columns of each choice among all logits, padded with the index sum(nvec)."""
+    """Return each choice's column indices in all logits, padded with the index sum(nvec)."""
     columns, first = [], 0
     for n in nvec:
         columns += [first + i if i < n else sum(nvec) for i in range(max(nvec))]
         first += n
-    with torch.inference_mode(False):  # otherwise a tensor made while sampling could not be used in training
+    with torch.inference_mode(False):  # otherwise a tensor cached during sampling could not be used in training
         return torch.tensor(columns, device=device)
 
 
 @public("fastmarl.distributions")
 class Bernoulli(Distribution):
-    """For MultiBinary: `logits`, float [B, n], are logits of a 1; actions are int8 [B, *shape] of 0 and 1.
+    """For MultiBinary: `logits`, float [B, n], are the log-odds of a 1; actions are int8 [B, *shape], 0 or 1.
 
-    Class attribute `shape`: None means one axis of any length.
+    The class attribute `shape` is None for one axis of any length.
     """
 
     shape: ClassVar[tuple[int, ...] | None] = None
@@ -211,7 +211,7 @@ class Bernoulli(Distribution):
         return self._two_way().kl(other._two_way()).sum(-1)
 
     def _two_way(self) -> Categorical:
-        """Return a categorical distribution over 0 and 1 for each element."""
+        """Return an equivalent categorical distribution over 0 and 1 for each element."""
         return Categorical(torch.stack([logsigmoid(-self.logits), logsigmoid(self.logits)], -1))
 
     def to_deterministic(self) -> Deterministic:

@@ -1,4 +1,4 @@
-"""Distributions over Dict and Tuple spaces, and the default distribution of a space."""
+"""Distributions over Dict and Tuple spaces, and the choice of a space's default distribution."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -24,7 +24,7 @@ from fastmarl.core.spaces.masks import choices_of
 class MultiDistribution(Distribution):
     """For Dict and Tuple: independent components, whose logits are concatenated in the order of the space.
 
-    Actions are nested like the space; log-probabilities, entropies and divergences are sums over the components.
+    Actions are nested like the space; log-probabilities, entropies and KL divergences are sums over the components.
 
     Class attributes, set by `get_action_dist_cls`:
         keys: Keys of the Dict; None for a Tuple.
@@ -71,7 +71,7 @@ class MultiDistribution(Distribution):
         return self._nest([component.rsample(generator) for component in self.components])
 
     def logp(self, value: Any) -> Tensor:
-        # Empty components are not recorded.
+        # Recorded actions omit empty components.
         if self.keys is None:
             values = [*value, *[()] * (len(self.components) - len(value))]
         else:
@@ -90,9 +90,9 @@ class MultiDistribution(Distribution):
 
 
 class Nothing(Distribution):
-    """For an empty Dict or Tuple inside another space: a constant with log-probability 0.
+    """For an empty Dict or Tuple inside another space: always {} or (), with log-probability 0.
 
-    Class attribute `is_dict`: True if the constant is {}, else it is ().
+    The class attribute `is_dict` is True for {}, False for ().
     """
 
     is_dict: ClassVar[bool]
@@ -127,7 +127,7 @@ class Nothing(Distribution):
 
 
 def choice_slices(kind: type[Distribution], begin: int = 0, end: int | None = None) -> list[slice]:
-    """Return the slice of logits of each categorical choice in `kind`, whose logits are `begin` to `end`.
+    """Return the slice of logits of each categorical choice in `kind`, whose logits are at `begin` to `end`.
 
     Logits of any other distribution are omitted.
     """
@@ -145,20 +145,20 @@ def choice_slices(kind: type[Distribution], begin: int = 0, end: int | None = No
 
 
 def get_action_dist_cls(action_space: gym.Space) -> type[Distribution]:
-    """Return the distribution that RLlib would choose for `action_space`. Equal spaces give the same, picklable class.
+    """Return the distribution that RLlib would choose for `action_space`. Equal spaces share the same picklable class.
 
     Discrete: Categorical. MultiDiscrete: MultiCategorical. MultiBinary: Bernoulli. Float Box: DiagGaussian.
     Dict and Tuple: MultiDistribution of these.
 
     Raises:
-        ConfigError: If the space is of any other kind.
+        ConfigError: If the space has another type.
     """
     for space_type, choose in _CHOICES.items():
         if isinstance(action_space, space_type):
             return choose(action_space)
     raise ConfigError(
         f"no action distribution for {action_space!r}; use a Discrete, MultiDiscrete, MultiBinary or Box space, or a "
-        "Dict or Tuple of these, or let the module return its 'actions' itself"
+        f"Dict or Tuple of these, or let the module return 'actions'"
     )
 
 
@@ -173,8 +173,8 @@ def _bernoulli(space: Any) -> type[Distribution]:
 def _gaussian(space: Any) -> type[Distribution]:
     if not np.issubdtype(space.dtype, np.floating):
         raise ConfigError(
-            f"no action distribution for {space!r}: it needs a float dtype; for integer actions use "
-            "Discrete or MultiDiscrete, or let the module return its 'actions' itself"
+            f"no action distribution for {space!r}: a Box must have a float dtype; for integer actions, use Discrete "
+            f"or MultiDiscrete, or let the module return 'actions'"
         )
     return DiagGaussian if len(space.shape) == 1 else bind(DiagGaussian, (("shape", tuple(space.shape)),))
 
@@ -187,7 +187,7 @@ def _multi(space: Any) -> type[Distribution]:
     keys = tuple(space.spaces) if isinstance(space, gym.spaces.Dict) else None
     entries = space.spaces if keys is None else tuple(space.spaces.values())
     if not entries:
-        raise ConfigError(f"no action distribution for {space!r}: it is empty")
+        raise ConfigError(f"no action distribution for {space!r}: the space is empty")
     kinds = tuple(get_action_dist_cls(entry) if leaf_spaces(entry) else _nothing(entry) for entry in entries)
     input_dims = tuple(kind.required_input_dim(entry) for kind, entry in zip(kinds, entries, strict=True))
     return bind(MultiDistribution, (("keys", keys), ("kinds", kinds), ("input_dims", input_dims)))

@@ -33,7 +33,7 @@ class ArrayGroup:
         observation_space, action_space: Spaces of a single agent.
         store: Store that receives the rows.
         envs: Indices of the batch envs in the store.
-        first_position: Offset of this group: `place_L` of the lane table is a position plus this number.
+        first_position: Offset of this group; `place_L` of the lane table is `first_position` + position.
         over, env_t_E, all_done_E: See `GroupSteps`.
     """
 
@@ -96,8 +96,8 @@ class ArrayGroup:
         if layout not in self._fits:
             expected = {leaf.path: (leaf.shape, leaf.dtype.kind) for leaf in self._layout.leaves}
             if expected != {leaf.path: (leaf.shape, leaf.dtype.kind) for leaf in layout.leaves}:
-                raise ConfigError(f"the agents {self._agents} observe {self._layout.space}, but the module they are "
-                                  f"mapped to takes {layout.space}")  # fmt: skip
+                raise ConfigError(f"the agents {self._agents} observe {self._layout.space}, but are mapped to a module "
+                                  f"for {layout.space}; correct the module's space or the mapping")  # fmt: skip
             order = [list(expected).index(leaf.path) for leaf in layout.leaves]
             sent = [self._layout.leaves[index].dtype for index in order]
             self._fits[layout] = order, sent == [leaf.dtype for leaf in layout.leaves] and object not in sent
@@ -116,7 +116,7 @@ class ArrayGroup:
         before = self._n_lanes[module]
         self._n_lanes[module] = before + n
         if not before or not before + n:
-            # A new list, as the former one may be iterated over.
+            # A new list, because a caller may be iterating over the old one.
             self.steps.modules = sorted(each for each, n_lanes in self._n_lanes.items() if n_lanes)
 
     # Writing.
@@ -212,7 +212,7 @@ class ArrayGroup:
         return n_kept, n_ended
 
     def _finalize(self, module: int, n: int, env_t_E: np.ndarray) -> None:
-        """Close lanes with their final observations: the current one or, without one, the previous one again."""
+        """Close lanes with their final observations: the current one, or the previous one if there is none."""
         block, rows, table = self._store.blocks[module], self._store.rows[module], self._table
         block.make_room(0, n)
         first, lanes, envs = rows.n_finals, self._lanes[:n], self._envs[:n]
@@ -265,7 +265,7 @@ class ArrayGroup:
             leaf[first : first + n] = self._seen(index, positions[:n], leaf.dtype)
 
     def _seen(self, leaf: int, positions: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Return the observations at these positions in a leaf, for a module with a different dtype.
+        """Return the observations at these positions in a leaf, for a module that expects a different dtype.
 
         Raises:
             ObservationError: If the dtype of the module cannot represent an observation.
@@ -275,8 +275,8 @@ class ArrayGroup:
         if row >= 0:
             agent_id, env_index = self._who(int(positions[row]))
             env_t = self._table.envs[env_index].env_t
-            problem = (f"observation: its module takes {dtype}, which can't hold {described(seen[row])}; give the "
-                       f"module the env's space")  # fmt: skip
+            problem = (f"expected an observation that {dtype}, the dtype of its module, can hold, got "
+                       f"{described(seen[row])}; build the module for the env's space")  # fmt: skip
             raise ObservationError(env_index, agent_id, env_t, problem)
         return seen
 
@@ -319,10 +319,10 @@ class ArrayGroup:
     # Actions.
 
     def actions(self, acted: list[Acted]) -> Any:
-        """Return the action arrays for the current step, after adding the actions of these modules."""
+        """Add the actions of these modules, and return the action arrays for the current step."""
         for module, rows, answers in acted:
             if not self._n_lanes[module]:
-                continue  # acts for other groups, whose actions may have other parts
+                continue  # acts for other groups, whose action spaces may differ
             lane_R, place_L = self._store.blocks[module].lane_R, self._table.place_L
             if not self.steps.put(answers, lane_R, rows.start, place_L):
                 for array, sent in zip(self._actions, self._converted(module, rows, answers), strict=True):
@@ -330,21 +330,21 @@ class ArrayGroup:
         return self._action_layout.nest(self._actions_of_envs)
 
     def _converted(self, module: int, rows: slice, answers: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the actions of a module in the dtypes of the group action space.
+        """Convert the actions of a module to the dtypes of the group's action space.
 
         Raises:
-            ConfigError: If parts or shapes of the actions differ from the action space.
+            ConfigError: If structure or shapes of the actions do not match the action space.
             ModuleOutputError: If a dtype cannot represent the actions, or an action in this group is out of range.
         """
         shapes = [each.shape[1:] for each in answers]
         if shapes != [array.shape[1:] for array in self._actions]:
-            raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
-                              f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip
+            raise ConfigError(f"the agents {self._agents} expect actions of {self._action_layout.space}, got shapes "
+                              f"{shapes} from their module {self._store.module_ids[module]!r}")  # fmt: skip
         converted = []
         for array, given, ranges in zip(self._actions, answers, self._ranges, strict=True):
             if given.dtype != array.dtype and first_unheld(array.dtype, given) >= 0:
-                problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space}, which "
-                           f"the agents {self._agents} have, got {described(given)}")  # fmt: skip
+                problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space} of the "
+                           f"agents {self._agents}, got {described(given)}")  # fmt: skip
                 raise ModuleOutputError(self._store.module_ids[module], problem)
             converted.append(np.ascontiguousarray(given, array.dtype))
             if ranges is not None and first_outside(converted[-1], *ranges) >= 0:
@@ -352,7 +352,7 @@ class ArrayGroup:
         return converted
 
     def _check_ranges(self, module: int, first: int, sent: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:
-        """Raise ModuleOutputError at the first action of agents in this group that is out of range.
+        """Raise ModuleOutputError for the first out-of-range action of an agent in this group.
 
         Other groups of the module may have wider ranges.
         """
@@ -363,5 +363,5 @@ class ArrayGroup:
             if 0 <= position < len(self._lane_P):
                 agent_id, env_index = self._who(position)
                 problem = (f"expected an action of {self._action_layout.space} for agent {agent_id!r} of env "
-                           f"{env_index}, got {sent[row]}; numbers must be from {least} to {most}")  # fmt: skip
+                           f"{env_index}, got {sent[row]}; values must be from {least} to {most}")  # fmt: skip
                 raise ModuleOutputError(self._store.module_ids[module], problem)

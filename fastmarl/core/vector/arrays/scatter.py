@@ -1,4 +1,4 @@
-"""Copies data between a batch of envs and module blocks: steps to rows, and actions of rows to arrays.
+"""Copies data between a batch of envs and module blocks: env steps to rows, and the actions of rows to arrays.
 
 This is the counterpart for batches of `_scatter` and `_actions`, which use dicts keyed by agent. Axes in names: E env
 of the batch, P position in the group arrays (env * number of agents in the group + agent), R row, L lane.
@@ -26,13 +26,13 @@ def take_actions(env_actions: list[EnvActions]) -> list[Acted]:
 
 
 class ArrayScatter:
-    """Writes the steps of a batch of envs to the store, and collects its actions.
+    """Writes the steps of a batch of envs to the store, and collects the actions for the batch.
 
     Args:
         env: The batch.
         store: Store that receives the rows; its table has a lane for each participating agent.
         envs: Indices of the batch envs in the store.
-        first_position: First position of the batch among all batches, see `ArrayGroup`.
+        first_position: First position of the batch among all batches; see `ArrayGroup`.
     """
 
     def __init__(self, env: ArrayEnv, store: RowStore, envs: range, first_position: int):
@@ -59,7 +59,7 @@ class ArrayScatter:
         return out
 
     def arrays_for_step(self) -> StepArrays:
-        """Return the arrays for a step, always the same objects, with the participating agents marked as present."""
+        """Return the arrays for a step (always the same objects), with the participating agents marked as present."""
         for steps in self._steps:
             steps.begin()
         self._out.infos.clear()
@@ -80,7 +80,7 @@ class ArrayScatter:
         return int(self._env_t_E[env])
 
     def resume(self, env: int) -> None:
-        """Continue the episode of this batch env with its lanes in the table."""
+        """Continue the episode of this env of the batch, with its lanes in the table."""
         lanes = self._envs[env]
         self._env_t_E[env] = lanes.env_t
         for group in self._groups.values():
@@ -101,10 +101,10 @@ class ArrayScatter:
         out.infos[:] = [info for info in out.infos if info[0] not in env_indices]
 
     def write_step(self, out: StepArrays) -> tuple[np.ndarray, np.ndarray]:
-        """Add a step of all envs.
+        """Record a step of all envs.
 
         Returns:
-            (uint8 [E], flags of entire episodes: 0, 1 terminated, 2 truncated, or 3 both; int64, the envs with any
+            (uint8 [E], flags of entire episodes: 0 none, 1 terminated, 2 truncated, 3 both; int64, the envs with any
             flag). The next step overwrites both.
 
         Raises:

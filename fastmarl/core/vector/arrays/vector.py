@@ -1,4 +1,4 @@
-"""Vector of batches, each of which steps several envs in arrays."""
+"""Vector of batches, each of which steps several envs with arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BatchStepper:
 
     Args:
         env: The batch.
-        env_indices: Indices in the runner of the envs in the batch.
+        env_indices: Runner indices of the envs in the batch.
         first_position: See `ArrayScatter`.
         parts: See `VectorParts`.
     """
@@ -54,7 +54,7 @@ class BatchStepper:
         self._scatter.write_reset(own, out)
 
     def _begin(self, env_indices: list[int], own: np.ndarray) -> StepArrays:
-        """Reset these envs, together with all envs due for a reset, as some batches start all envs together.
+        """Reset these envs and all others due for a reset, as some batches can only start all envs together.
 
         Args:
             env_indices: Indices of the envs in the runner.
@@ -79,7 +79,7 @@ class BatchStepper:
     def _take_seeds(self, env_indices: list[int]) -> list[int] | None:
         """Return the seeds for resetting these envs, or None for an unseeded reset.
 
-        Batches that cannot be seeded per episode get seeds only in the first reset of all their envs; no seed then
+        Batches that cannot be seeded per episode get seeds only at the first reset of all their envs, so no seed
         reproduces a single episode.
         """
         seeds = self._seeds.take_all(env_indices)
@@ -92,7 +92,7 @@ class BatchStepper:
         return seeds if is_first else None
 
     def resume(self, env_indices: Sequence[int]) -> None:
-        """Continue the episodes of the given envs that are in the batch, with their lanes."""
+        """Continue the episodes of those given envs that are in the batch, with their lanes."""
         self._unseeded.clear()
         for env_index in env_indices:
             if env_index in self.env_indices:
@@ -126,7 +126,7 @@ class BatchStepper:
         self._given = self._scatter.actions(acted), out
 
     def step(self) -> None:
-        """Step with the actions set by `give()`; only the env and its arrays are accessed."""
+        """Step the batch with the actions set by `give()`, accessing only the env and its arrays."""
         try:
             self.env.step(*self._given)
         except ObservationError as error:
@@ -136,7 +136,7 @@ class BatchStepper:
             raise
 
     def _placed(self, error: ObservationError, *, stepped: bool) -> ObservationError:
-        """Return the error with the runner index of the env, and its env step, filled in."""
+        """Return the error with the runner index and env step of the env filled in."""
         own, agent_id, _, problem = error.args
         env_t = self._scatter.env_t(own) + 1 if stepped else 0
         return ObservationError(self.env_indices[own], agent_id, env_t, problem)
@@ -151,7 +151,7 @@ class BatchStepper:
         return self._scatter.write_step(self._given[1])
 
     def announce(self, after_step: AfterStep, after_each: bool, flags: Flags) -> None:
-        """Call `after_step` for the recorded step, see `InProcessVector.recv`."""
+        """Call `after_step` for the recorded step; see `InProcessVector.recv`."""
         all_done_E, ended_envs = flags
         if after_each:
             awake = list(self.awake)
@@ -209,7 +209,7 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
             batch.resume(env_indices)
 
     def rest(self, env_indices: Collection[int]) -> None:
-        """Mark envs as having no episode, see `BatchStepper.rest()`."""
+        """Mark envs as having no episode; see `BatchStepper.rest()`."""
         for batch in self._splits:
             batch.rest(env_indices)
 
@@ -259,7 +259,7 @@ class BackgroundSteps:
     """
 
     def __init__(self) -> None:
-        self._ended: Event | None = None  # set when the thread ends; None: no thread
+        self._ended: Event | None = None  # set when the thread ends; None without a thread
         self._steps: SimpleQueue[Callable[[], None] | None]
         self._results: SimpleQueue[BaseException | None]
 
@@ -271,19 +271,19 @@ class BackgroundSteps:
             try:
                 Thread(target=copy_context().run, args=arguments, name="fastmarl-steps", daemon=True).start()
                 self._ended = ended
-            except BaseException:  # an interrupt, after which the thread may have started
+            except BaseException:  # interrupted, possibly after the thread has started
                 self._steps.put(None)
                 raise
         self._steps.put(step)
 
     def finish(self) -> None:
-        """Wait for the earliest pending step, and raise its error."""
+        """Wait for the earliest pending step; raise its error, if any."""
         error = self._results.get()
         if error is not None:
             raise error
 
     def end(self) -> None:
-        """Wait for all steps, ignoring their errors, and end the thread. After an interrupt, call this again."""
+        """Wait for all steps, ignoring their errors, and stop the thread. After an interrupt, call this again."""
         # Results are not counted, as an interrupted wait may or may not have taken one. The thread is not joined: in
         # Python 3.11 a thread whose join() was interrupted counts as ended.
         if self._ended is not None:

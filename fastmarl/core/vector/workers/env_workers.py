@@ -27,7 +27,7 @@ class EnvWorkers:
         num_workers: Number of workers, limited to one per env; 0 for one per core.
         options: Options of the processes.
         records_states: True if global states are recorded.
-        entropy: First env of a worker -> seed of its global generators (Python and NumPy), or None if unseeded.
+        entropy: (first env of a worker) -> seed of its global generators (Python and NumPy), or None if unseeded.
 
     Attributes:
         workers: The workers, in the order of their envs.
@@ -50,8 +50,8 @@ class EnvWorkers:
     ):
         if multiprocessing.current_process().daemon:
             raise ConfigError(
-                'gym_env_vectorize_mode="async" starts worker processes, but this runner is in a daemonic process, and '
-                'multiprocessing forbids that; start that process with daemon=False, or leave the mode at "sync"'
+                'gym_env_vectorize_mode="async" starts worker processes, which multiprocessing forbids in a daemonic '
+                'process such as this one; start this process with daemon=False, or set the mode to "sync"'
             )
         n = min(len(contexts), num_workers or len(os.sched_getaffinity(0)))
         self.workers: list[WorkerProcess] = []
@@ -96,7 +96,7 @@ class EnvWorkers:
 
 def _end_all(workers: list[WorkerProcess], owner: int) -> None:
     """Terminate the workers of an object that was never closed."""
-    if os.getpid() != owner:  # a fork of the runner process has its objects, but not its processes
+    if os.getpid() != owner:  # a fork of the runner process inherits its objects, but not its processes
         return
     for worker in workers:
         worker.hang_up()

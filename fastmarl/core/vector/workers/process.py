@@ -19,8 +19,7 @@ from fastmarl.core.vector.workers.worker import CALL, REMAKE, SPACES, EnvFailure
 
 UNSENT = (
     "env and env_config",
-    "let env be a class or function at the top of a module, or install cloudpickle, or set "
-    'env_worker_start_method="fork"',
+    'define env as a class or function at module level, install cloudpickle, or set env_worker_start_method="fork"',
 )
 
 
@@ -77,7 +76,7 @@ class WorkerProcess(ChildProcess):
         """Wait until the process has created its envs, and share memory with it.
 
         Raises:
-            EnvCheckError: If the envs have other agents or spaces than before. Errors of a constructor propagate.
+            EnvCheckError: If agents or spaces of the envs have changed. Errors of a constructor propagate.
         """
         self._channel.set_timeout(START_TIMEOUT_S)
         new = self.recv(FIRST)
@@ -108,12 +107,12 @@ class WorkerProcess(ChildProcess):
 
     @property
     def slots(self) -> list[EnvSlots]:
-        """Slots of its envs, by index."""
+        """Slots of its envs, in order."""
         assert self._memory is not None, "its start is not finished"
         return self._memory.slots
 
     def seconds_left(self, sent_at: float) -> float:
-        """Return the seconds left for answering a message sent at `sent_at`, a time of `monotonic()`."""
+        """Return the seconds left to answer a message sent at `sent_at` (a `monotonic()` time)."""
         return max(sent_at, self._answered_at) + self._options.step_timeout_s - monotonic()
 
     def call(self, index: int, name: str, args: tuple, kwargs: dict) -> Any:
@@ -128,7 +127,7 @@ class WorkerProcess(ChildProcess):
         """Recreate the env at `index`.
 
         Raises:
-            EnvCheckError: If it has other agents or spaces than before. Errors of its constructor propagate.
+            EnvCheckError: If its agents or spaces have changed. Errors of its constructor propagate.
         """
         new = self.request(REMAKE + pickle.dumps(index))
         check_same(self.env_indices[index], self.descriptions[index], new)
@@ -140,7 +139,7 @@ class WorkerProcess(ChildProcess):
     def _failure(self, failure: EnvFailure) -> Exception:
         error = error_of(failure)
         if failure.call == "constructor" and not self._has_script:
-            error.add_note("its worker process has not imported the script, as nothing sent to it refers to that")
+            error.add_note("its worker process has not imported the script, as nothing sent to it refers to the script")
         return error
 
     def _loss(self, error: Exception | None) -> EnvWorkerError:
@@ -150,16 +149,16 @@ class WorkerProcess(ChildProcess):
         called = None if index < 0 else self.env_indices[index]
         if isinstance(error, TimeoutError):
             option = f"step_timeout_s={self._options.step_timeout_s}"
-            problem = f"did not answer within {option if self._memory else START_TIMEOUT_S} s and was ended"
+            problem = f"did not answer within {option if self._memory else START_TIMEOUT_S} s and was terminated"
             return EnvTimeoutError(self.env_indices, called, problem)
-        return EnvWorkerError(self.env_indices, called, self.how_it_ended("it had made its envs", self._memory is None))
+        return EnvWorkerError(self.env_indices, called, self.how_it_ended("creating its envs", self._memory is None))
 
 
 def check_same(env_index: int, old: EnvDescription, new: EnvDescription) -> None:
-    """Raise EnvCheckError if a recreated env has other agents or spaces."""
+    """Raise EnvCheckError if a recreated env has different agents or spaces."""
     if (new.possible_agents, new.spaces) != (old.possible_agents, old.spaces):
-        raise EnvCheckError(f"env {env_index} was remade with other agents or spaces: {new.spaces!r:.200} instead "
-                            f"of {old.spaces!r:.200}")  # fmt: skip
+        raise EnvCheckError(f"env {env_index} was recreated with different agents or spaces: expected "
+                            f"{old.spaces!r:.200}, got {new.spaces!r:.200}")  # fmt: skip
 
 
 def error_of(failure: EnvFailure) -> Exception:

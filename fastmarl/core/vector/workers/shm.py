@@ -16,7 +16,7 @@ import numpy as np
 from fastmarl.core.envs.remote import EnvDescription
 from fastmarl.core.vector.workers.slots import ResultSlots, action_slots
 
-LINE = 64  # bytes of a cache line, which is never shared by two arrays
+LINE = 64  # bytes per cache line; arrays never share one
 
 
 class EnvSlots:

@@ -1,6 +1,6 @@
-"""Slots in shared memory for the results and actions of an env, keyed by agent, in the order of the env dicts.
+"""Slots in shared memory for the results and actions of an env, keyed by agent.
 
-The env process and the runner process have equal objects over the same memory. The order of a dict is also written,
+The env process and the runner process hold equal objects over the same memory. The order of each dict is also written,
 because it determines the order of the recorded rows. Values that do not match are pickled instead, which is slower.
 """
 
@@ -16,7 +16,7 @@ from fastmarl.core.native._slots import ActionSlots, MisfitError, ResultReader, 
 from fastmarl.core.spaces.layout import Leaf, RowLayout
 from fastmarl.core.spaces.values import can_hold
 
-Cut = Callable[[tuple[int, ...], Any], np.ndarray]  # (shape, dtype) -> the next piece of the memory
+Cut = Callable[[tuple[int, ...], Any], np.ndarray]  # (shape, dtype) -> array in the next part of the memory
 ALL = "__all__"
 
 
@@ -25,7 +25,7 @@ class ObservationSlot:
 
     Attributes:
         value: Arrays nested like the space, as views of the memory; None if a part is not an array.
-        array: The array, if the observation is a single one; otherwise None.
+        array: The array if the observation is a single array, else None.
     """
 
     def __init__(self, space: gym.Space, cut: Cut):
@@ -45,11 +45,11 @@ class ObservationSlot:
 
 
 class ResultSlots:
-    """Slots for the results of reset() and step() of an env, except for infos.
+    """Slots for the results of an env's reset() and step(), except infos.
 
     Args:
         observation_spaces: Dict of agent id -> observation space, for all possible agents.
-        state_space: Space of the global states, if they are recorded and a single array.
+        state_space: Space of the global states if they are recorded and single arrays, else None.
         cut: Function that allocates the arrays.
 
     Attributes:
@@ -60,7 +60,7 @@ class ResultSlots:
     def __init__(self, observation_spaces: Mapping[Hashable, gym.Space], state_space: gym.Space | None, cut: Cut):
         keys = [*observation_spaces, ALL]
         n = len(keys)
-        # One piece, so that comparing its bytes shows if anything changed: places, then flags as bytes.
+        # One array, so that comparing its bytes detects any change: places, then flags as bytes.
         header = cut((4 * (1 + n) + (n + 1) // 2,), np.int32)
         header[:] = 0
         places = header[: 4 * (1 + n)].reshape(4, 1 + n)
@@ -122,11 +122,11 @@ def _action_array(space: gym.Space, cut: Cut) -> np.ndarray | None:
 
 
 def _put(array: np.ndarray, value: Any) -> None:
-    """Copy a value, or raise MisfitError unless shape and dtype match as in the store; see `can_hold()`."""
+    """Copy a value; raise MisfitError unless the store would accept its shape and dtype, see `can_hold()`."""
     if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
         try:
             value = np.asarray(value)
-        except Exception as error:  # user code may raise anything; the error is reported when it is recorded
+        except Exception as error:  # user code may raise anything; the error is reported when the value is recorded
             raise MisfitError from error
         if value.shape != array.shape or not can_hold(array.dtype, value):
             raise MisfitError

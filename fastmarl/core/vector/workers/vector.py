@@ -1,4 +1,4 @@
-"""Vector of envs stepped in worker processes, in parallel."""
+"""Vector of envs that worker processes step in parallel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Unit:
         envs: (index, env index) of each env.
         is_answered: True if an answer is expected; False if nothing was sent, or the worker was lost meanwhile.
         number: Number of the answer.
-        sent_at: Time of the last message, by `monotonic()`.
+        sent_at: Time of the last message, from `monotonic()`.
     """
 
     def __init__(self, worker: WorkerProcess, indices: list[int]):
@@ -45,7 +45,7 @@ class Unit:
         """Send a message to step the envs.
 
         Args:
-            given: {index: actions} for actions that do not fit into the shared memory.
+            given: {index: actions} for actions that do not fit in shared memory.
             lost: Indices of envs to skip.
         """
         message = self._usual_message
@@ -57,7 +57,7 @@ class Unit:
 
 
 def make_splits(workers: list[WorkerProcess], num_splits: int, *, each_alone: bool) -> list[tuple[Unit, ...]]:
-    """Divide the envs into splits, and these into units, one per worker.
+    """Divide the envs into splits, and each split into one unit per worker.
 
     Returns:
         Parts, in order of their splits: one per split, or one per unit if `each_alone`.
@@ -74,7 +74,7 @@ def make_splits(workers: list[WorkerProcess], num_splits: int, *, each_alone: bo
 
 
 def first_ready(stepping: list[Unit], batch_size: int) -> Iterator[Unit]:
-    """Remove units from the list and yield them until they have `batch_size` envs, or the list is empty.
+    """Remove units from the list and yield them until they contain `batch_size` envs or the list is empty.
 
     Ready units are yielded in the order in which they were sent. A worker that takes too long is treated as lost.
     """
@@ -82,14 +82,14 @@ def first_ready(stepping: list[Unit], batch_size: int) -> Iterator[Unit]:
         ready = _wait(stepping)
         for unit in list(stepping):
             if unit.worker in ready and batch_size > 0:
-                ready.discard(unit.worker)  # it is not known yet if its next unit is ready
+                ready.discard(unit.worker)  # its next unit may not be ready yet
                 batch_size -= len(unit.envs)
                 stepping.remove(unit)
                 yield unit
 
 
 def _wait(stepping: list[Unit]) -> set[WorkerProcess]:
-    """Wait for the workers; return those that have answered their first unit or timed out, at least one."""
+    """Wait until at least one worker has answered its first unit or timed out; return all workers that have."""
     first: dict[WorkerProcess, Unit] = {}
     for unit in stepping:
         first.setdefault(unit.worker, unit)
@@ -113,7 +113,7 @@ NOTHING = Extra()
 class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
     """Sends actions to workers, and writes the results of their envs to the store, env by env.
 
-    Order and results are the same as in `SplitVector`, unless there is a batch size.
+    Order and results are the same as in `SplitVector`, unless a batch size is set.
 
     Args:
         workers: The workers that run all envs.
@@ -136,7 +136,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         self._env_states = parts.env_states
         self._failures = parts.failures
         self._resting: set[int] = set()
-        self._lost: set[int] = set()  # envs lost with their worker, whose episodes are not ended yet
+        self._lost: set[int] = set()  # envs lost with their worker, whose episodes have not been ended yet
 
     # Resetting.
 
@@ -156,7 +156,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
             self._finish_resets(worker, indices, number)
 
     def _resets(self, worker: WorkerProcess, indices: list[int]) -> bytes:
-        """Return the message that requests resets, with their seeds."""
+        """Return the message that requests these resets, with seeds."""
         resets = [(index, self._seeds.take(worker.env_indices[index])) for index in indices]
         return RESET + pickle.dumps(resets)
 
@@ -223,7 +223,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         self._begin_turns()
 
     def _next_units(self) -> Iterator[Unit]:
-        """Yield the units of the part that received actions first; with a batch size, the units ready first."""
+        """Yield the units of the part that received actions first; with a batch size, the first ready units."""
         if self._batch_size is None:
             yield from self._end_turn(self._stepping[0])
         else:
@@ -252,7 +252,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         return len(unit.envs) - n_resting
 
     def _answer(self, unit: Unit) -> dict[int, Extra]:
-        """Wait for the answer: {index: parts of the result that are not in shared memory}; {} if the worker is lost."""
+        """Wait for the answer {index: parts of the result outside shared memory}; return {} if the worker is lost."""
         if unit.is_answered:
             try:
                 return unit.worker.recv(unit.number) or {}
@@ -280,7 +280,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
             elif extra.failure is not None:
                 try:
                     self._restart_env(unit.worker, index, extra.failure)
-                except EnvWorkerError as lost:  # a different env of the worker ended it
+                except EnvWorkerError as lost:  # another env of the worker has ended the process
                     self._restart_worker(unit.worker, lost)
                 self._end_episode(env_index, after_step)
             else:

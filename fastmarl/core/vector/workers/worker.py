@@ -1,4 +1,4 @@
-"""A worker process, which creates and steps some of the runner envs. It imports neither torch nor numba."""
+"""A worker process, which creates and steps some envs of the runner. It imports neither torch nor numba."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class WorkerPlan:
 
 @dataclass
 class EnvFailure:
-    """Description of an env error, which can be sent to the runner.
+    """Description of an env error that can be sent to the runner.
 
     Attributes:
         env_index: Index of the env in the runner.
@@ -121,7 +121,7 @@ def run_worker(plan: WorkerPlan | bytes, channel: Channel) -> None:
             try:
                 plan = pickle.loads(plan)
             except Exception as error:
-                _refuse(channel, EnvFailure.of(error, -1, "unpickling what makes the envs"))
+                _refuse(channel, EnvFailure.of(error, -1, "unpickling env and env_config"))
         assert isinstance(plan, WorkerPlan)
         end_with(plan.parent)
         Worker(plan, channel).run()
@@ -184,7 +184,7 @@ class Worker:
             self._channel.send(number, answer)
 
     def _import_script(self) -> None:
-        """Import the user script, to which the message refers; leave global generators and the signal unchanged."""
+        """Import the user script, to which the message refers; keep the global generators and the SIGINT handler."""
         states = random.getstate(), np.random.get_state()  # noqa: NPY002
         import_script()
         random.setstate(states[0])
@@ -196,14 +196,14 @@ class Worker:
         env = as_multi_agent_env(env_creator(self._plan.env)(context))
         if isinstance(env, ArrayEnv):
             raise ConfigError(f'gym_env_vectorize_mode="async" is for single envs, but {type(env).__name__} is a batch '
-                              f'that steps by itself; leave it at "sync"')  # fmt: skip
+                              f'of envs; set it to "sync"')  # fmt: skip
         check_spaces(env, context.vector_index)
         description = describe(env, context.vector_index, records_state=self._plan.records_states)
         self._envs[index] = env
         return description
 
     def _remake(self, message: bytes) -> EnvDescription:
-        """Replace an env by a new one. If that fails, every use of the env fails until a later attempt succeeds."""
+        """Replace an env with a new one. If that fails, every use of the env fails until a later attempt succeeds."""
         index = pickle.loads(message)
         old, self._envs[index] = self._envs[index], None
         with contextlib.suppress(Exception), exits_as_errors():
@@ -211,7 +211,7 @@ class Worker:
         return self._guarded("constructor", index, self._make, index)
 
     def _reset(self, message: bytes) -> dict[int, Extra] | None:
-        """Reset some envs; return the parts of results that do not fit into shared memory."""
+        """Reset some envs; return the parts of results that do not fit in shared memory."""
         return self._each("reset()", self._reset_one, pickle.loads(message))
 
     def _reset_one(self, index: int, seed: int | None) -> Extra | None:
@@ -219,7 +219,7 @@ class Worker:
         return self._extra(index, result, 2, self._memory.slots[index].results.write_reset)
 
     def _step(self, message: bytes) -> dict[int, Extra] | None:
-        """Step some envs; the message contains the actions that do not fit into shared memory."""
+        """Step some envs; the message contains the actions that do not fit in shared memory."""
         indices, given = pickle.loads(message)
         slots = self._memory.slots
         actions = ((index, given[index] if index in given else slots[index].actions.read()) for index in indices)
@@ -267,10 +267,10 @@ class Worker:
 
     def _spaces(self, message: bytes) -> Any:
         index, agent = pickle.loads(message)
-        return self._guarded("its spaces", index, env_spaces, self._envs[index], agent)
+        return self._guarded("the spaces", index, env_spaces, self._envs[index], agent)
 
     def _guarded(self, call: str, index: int, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of an env, with the env index in shared memory in case this process dies during the call.
+        """Call a function of an env, keeping the env index in shared memory in case the process dies during the call.
 
         Raises:
             _EnvError: If the function failed.
@@ -297,7 +297,7 @@ class Worker:
             try:
                 pickle.dumps(extra)
             except Exception as error:
-                answer[index] = Extra(failure=EnvFailure.of(error, self._plan.first + index, "pickling its result"))
+                answer[index] = Extra(failure=EnvFailure.of(error, self._plan.first + index, "pickling the result"))
         return pickle.dumps(answer)
 
     def _close(self) -> EnvFailure | None:
