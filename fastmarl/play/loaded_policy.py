@@ -13,10 +13,10 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.checks import for_each
 from fastmarl.core.errors.states import check_keys, check_mapping, whole_number
 from fastmarl.core.modules.base import AdaptedModule, RLModule, as_rl_module, copied
-from fastmarl.core.modules.default import DefaultRLModule
 from fastmarl.core.spaces.plain import space_from_plain
 from fastmarl.runner.state.saved_policy import (
     BUNDLED,
+    DEFAULT_CLASSES,
     KEYS,
     OF_DEFAULT,
     OF_MODULE,
@@ -207,8 +207,12 @@ def _made_default(module_id: str, entry: Mapping[str, Any], action_space: Any) -
     saved = entry["default"]
     check_keys(f"the default network {module_id!r}", saved, OF_DEFAULT)
     check_mapping("its model_config", saved["model_config"])
+    module_class = DEFAULT_CLASSES.get(str(entry["class"]))
+    if module_class is None:
+        raise ConfigError(f"expected module {module_id!r} to be of one of the classes {list(DEFAULT_CLASSES)}, got "
+                          f"{entry['class']!r}")  # fmt: skip
     with torch.random.fork_rng(devices=[]):  # initial weights are replaced
-        module = DefaultRLModule(
+        module = module_class(
             space_from_plain(saved["observation_space"]),
             action_space,
             inference_only=saved["inference_only"],

@@ -13,7 +13,7 @@ from fastmarl.connectors import (
     MeanStdFilter,
     PrevActionsPrevRewards,
 )
-from fastmarl.modules import DefaultRLModule, RLModule
+from fastmarl.modules import DefaultRLModule, EpsilonGreedyRLModule, RLModule
 from support.overheard import Overheard, Wander
 
 BOX, IMAGE = gym.spaces.Box(-2, 2, (5,), np.float32), gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
@@ -116,6 +116,8 @@ KINDS = {
     "default, doubles kept": (gym.spaces.Box(-2, 2, (5,), np.float64), CHOICE, {"keep_float64": True}),
     "default, doubles": (gym.spaces.Box(-2, 2, (5,), np.float64), CHOICE, {}),
     "other layers": (BOX, CHOICE, {"rl_module_spec": spec(Widened)}),
+    "action values": (BOX, CHOICE, {"rl_module_spec": spec(EpsilonGreedyRLModule, model_config={
+        **SMALL, "epsilon": [[0, 1], [50, 0.3]]})}),
     "CNN": (IMAGE, CHOICE, {}),
     "LSTM": (BOX, CHOICE, {"model_config": LSTM}),
     "LSTM, apart": (NESTED, BOUNDED, {"model_config": {**LSTM, "vf_share_layers": False}}),

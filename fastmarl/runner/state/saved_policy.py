@@ -27,7 +27,7 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.states import check_keys, check_mapping
 from fastmarl.core.modules.base import RLModule, copied
 from fastmarl.core.modules.default import DefaultRLModule
-from fastmarl.core.modules.model_config import DefaultModelConfig
+from fastmarl.core.modules.epsilon_greedy import EpsilonGreedyRLModule
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.nets.dense_layers import is_watched, parts_of
 from fastmarl.core.spaces.plain import plain_space
@@ -36,6 +36,7 @@ SAVED = "policy"  # key in a runner checkpoint, next to the runner state
 VERSION = 1
 KEYS = ("version", "options", "modules")
 OF_MODULE = ("observation_space", "action_space", "class", "default", "connectors")
+DEFAULT_CLASSES = {cls.__name__: cls for cls in (DefaultRLModule, EpsilonGreedyRLModule)}
 OF_DEFAULT = ("observation_space", "inference_only", "model_config", "layers")
 ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # for bundled connectors; attributes have the same names
     AgentIndicator: ("agents",),
@@ -102,7 +103,7 @@ def described(options: PolicyOptions, modules: MultiRLModule, env_to_module: Env
 
 def _described(module: RLModule, connectors: ModuleConnectors | None) -> dict[str, Any]:
     assert module.observation_space is not None and module.action_space is not None
-    is_default = type(module) is DefaultRLModule and not any(map(is_watched, parts_of(module)))
+    is_default = type(module) in DEFAULT_CLASSES.values() and not any(map(is_watched, parts_of(module)))
     return {
         "observation_space": plain_space(module.observation_space if connectors is None else connectors.sent_space),
         "action_space": plain_space(module.action_space),
@@ -112,13 +113,13 @@ def _described(module: RLModule, connectors: ModuleConnectors | None) -> dict[st
     }
 
 
-def _default(module: RLModule) -> dict[str, Any]:
+def _default(module: Any) -> dict[str, Any]:
     """Return the arguments that rebuild this default network, and its layers for comparison."""
     assert module.observation_space is not None
     return {
         "observation_space": plain_space(module.observation_space),
         "inference_only": module.inference_only,
-        "model_config": asdict(DefaultModelConfig.of(module.model_config)),
+        "model_config": asdict(module.config_cls.of(module.model_config)),
         "layers": layers_of(module),
     }
 
