@@ -55,10 +55,10 @@ class Task:
         steps = self.steps_of(algorithm)
         options = {"env": self.env, "env-config": json.dumps(self.env_config), "max-steps": self.limit, "steps": steps,
                    "evaluate-every": steps // EVALUATIONS, "episodes": EPISODES}  # fmt: skip
-        flags = []
+        flags = ["--hiddens", "128", "128"]  # the default of epymarl
         if algorithm not in OFF_POLICY:
             options |= {"fragment": self.limit, **self.options}
-            flags = ["--explore", *self.flags]
+            flags += ["--explore", *self.flags]
         given = (part for name, value in options.items() for part in (f"--{name}", str(value)))
         return [*ALGORITHMS[algorithm], *given, *flags]
 
