@@ -143,8 +143,9 @@ class Learner:
         """Return one sequence per agent and chunk; `rows` are those of the active agents of an aligned batch."""
         active, names, places = batch["active"], ["advantages", "value_targets"], defaultdict(list)
         for e, a in zip(*active.any(0).nonzero(), strict=True):  # several for an agent that respawned
-            places[f"{batch['eps_id'][e]}_{self.agents[a]}"].append((slice(None), e, a))
-        order = [places[eps_id].pop(0) for eps_id in columns(episodes, outputs=[])[POLICY]["eps_id"]]
+            places[f"{batch['eps_id'][e]}_{self.agents[a]}", self.agents[a]].append((slice(None), e, a))
+        found = columns(episodes, outputs=[])[POLICY]
+        order = [places[ids].pop(0) for ids in zip(found["eps_id"], found["agent_id"], strict=True)]
         extra, padded = {}, np.zeros(active.shape, np.float32)  # [T, E, A]
         for name in names:
             padded[active] = rows[name].cpu()

@@ -21,7 +21,8 @@ from typing import Any
 from benchmarks.reproduce.report import table
 from benchmarks.reproduce.tasks import ALGORITHMS, TASKS, Task
 from fastmarl.cli.arguments import env_of
-from fastmarl.cli.runs import load_run
+from fastmarl.cli.runs import example, load_run
+from fastmarl.cli.train_options import parse_options
 from fastmarl.core.checkpoint.sealed_json import replace_file
 from fastmarl.core.processes.cores import usable_cores
 from fastmarl.play.arena.evaluation import evaluate
@@ -89,6 +90,8 @@ def hours_of(task: str, algorithm: str) -> float:
 def result_of(seed: int, task: str, algorithm: str) -> dict | None:
     """Train and evaluate, unless it was done before; returns None if that failed or was interrupted."""
     path = folder_of(seed, task, algorithm)
+    if path.exists():
+        check_options(path, TASKS[task], algorithm)
     if not (path / RESULT).exists():
         if train(path, TASKS[task], seed, algorithm) != 0:
             return None
@@ -105,6 +108,15 @@ def result_of(seed: int, task: str, algorithm: str) -> dict | None:
         }
         replace_file(path / RESULT, json.dumps(result).encode())  # whole or not at all, if the process is killed
     return json.loads((path / RESULT).read_text())
+
+
+def check_options(path: Path, task: Task, algorithm: str) -> None:
+    """Exit if a run was started with other options than the task now has."""
+    name, *arguments = task.arguments(algorithm)
+    expected = vars(parse_options(example(name).ALGORITHM, arguments)) | {"seed": None}
+    found = RunFolder(path).description()["options"] | {"seed": None}
+    if other := [option for option, value in found.items() if value != expected.get(option)]:
+        raise SystemExit(f"{path} was trained with other values of {', '.join(other)}; move it away to train again")
 
 
 def train(path: Path, task: Task, seed: int, algorithm: str) -> int:

@@ -106,15 +106,14 @@ def main() -> None:
         run = json.loads(path.read_text())
         found[place(run)] = run
     results = [found[key] for key in sorted(found)]
-    RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, results)) + "\n]\n")
     start, end = MARKS
-    page, count = re.subn(
-        f"{start}.*{end}", lambda _: f"{start}\n\n{table(results)}\n\n{end}", PAGE.read_text(), flags=re.DOTALL
-    )
+    rows = table(results)
+    page, count = re.subn(f"{start}.*{end}", lambda _: f"{start}\n\n{rows}\n\n{end}", PAGE.read_text(), flags=re.DOTALL)
     if count != 1:
         raise ValueError(f"{PAGE} must have {start} and {end} once")
-    PAGE.write_text(page)
     draw(results)
+    RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, results)) + "\n]\n")
+    PAGE.write_text(page)
 
 
 if __name__ == "__main__":

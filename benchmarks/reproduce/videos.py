@@ -9,7 +9,6 @@ import functools
 import importlib
 import os
 import tempfile
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,8 @@ import pyglet
 
 import fastmarl
 from benchmarks.reproduce.tasks import TASKS
-from fastmarl.cli.runs import example
-from fastmarl.training.run_folder import RunFolder, checkpoint_in
+from fastmarl.cli.runs import example, load_run
+from fastmarl.training.run_folder import checkpoint_in
 
 ROOT = Path(__file__).parents[2]
 ALGORITHMS = "mappo", "ippo"  # the first one with a policy plays
@@ -39,7 +38,7 @@ def main() -> None:
 
 def record(entry: Path, original: str, path: Path) -> None:
     """Write a video of the first episode that the policy plays."""
-    options = Namespace(**RunFolder(entry).description()["options"])
+    _, options = load_run(entry, trust=False)
     with tempfile.TemporaryDirectory() as folder:
         video = functools.partial(
             fastmarl.VideoCallback, folder, episode_trigger=lambda episode: episode == 0, video_length=FRAMES, fps=FPS

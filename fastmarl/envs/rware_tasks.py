@@ -104,7 +104,7 @@ def floor_of(task: Task) -> tuple[np.ndarray, list[tuple[int, int]]]:
     if task.n_agents > floor.size:
         raise ConfigError(f"{task.n_agents} robots need one cell each, but there are only {floor.size}")
     if task.request_queue_size and task.request_queue_size >= n_shelves:
-        raise ConfigError(f"request_queue_size must be less than {n_shelves}, the number of shelves, because another "
+        raise ConfigError(f"request_queue_size must be less than the number of shelves ({n_shelves}), because another "
                           f"shelf is requested after each delivery, got {task.request_queue_size}")  # fmt: skip
     if task.normalised_coordinates and min(floor.shape) < 2:
         raise ConfigError("normalised_coordinates requires at least two rows and two columns, got a layout of "

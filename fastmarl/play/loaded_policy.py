@@ -109,10 +109,9 @@ def _check_objects(
     }
     problems = []
     if nets:
-        which = ", ".join(f"module {module_id!r} is a {name}" for module_id, name in nets.items())
-        problems.append(f"{which}, not a default network of fastmarl, so the checkpoint has only its weights; in "
-                        f"Python, pass modules={{{_dots(nets)}}} with a module of that class to load them into"
-                        )  # fmt: skip
+        which = ", ".join(f"module {module_id!r} is of class {name}" for module_id, name in nets.items())
+        problems.append(f"{which}: of custom or modified networks, the checkpoint has only the weights; in Python, "
+                        f"pass modules={{{_dots(nets)}}} with a module of that class to load them into")  # fmt: skip
     if pieces:
         which = ", ".join(
             f"module {module_id!r} has the connectors {[each['class'] for each in saved]}, of which "

@@ -66,8 +66,9 @@ class GreedyGraph(nn.Module):
         paths = [leaf.path for leaf in self._raw_layout.leaves]
         self._masks = [i for i, path in enumerate(paths) if key is not None and path[:1] == (key,)]
         if takes_mask and (self._masks or not choices_of(self._action_space)):
-            raise ConfigError(f"action_mask can't be an input for observations {sent_space}, actions "
-                              f"{self._action_space}")  # fmt: skip
+            raise ConfigError(f"action_mask=True needs Discrete or MultiDiscrete actions, whose masks are not in the "
+                              f"observations, got actions {self._action_space} and observations {sent_space}"
+                              )  # fmt: skip
         self._takes_mask = takes_mask
         self._initial = parts.module.get_initial_state() if parts.module.is_stateful() else None
         self._actions = nn.ModuleList([_EnvAction(space, options) for space in leaf_spaces(self._action_space)])

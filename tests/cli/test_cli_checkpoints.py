@@ -151,4 +151,4 @@ def test_checkpoints_that_do_not_fit_are_one_line(capsys, tmp_path, command):
     save_state("other", {"weights": 1})
     assert "other was not written by a runner, or by a fastmarl version that saved no policies" in error_of("other")
     save("own", 1, policies={"default_policy": OwnNet()})
-    assert "module 'default_policy' is a OwnNet, not a default network of fastmarl" in error_of("own")
+    assert "is of class OwnNet: of custom or modified networks, the checkpoint has only the weights" in error_of("own")

@@ -1,5 +1,8 @@
 """EpsilonGreedyRLModule in a runner: how often it acts at random, and what it does otherwise."""
 
+from collections import deque
+from fractions import Fraction
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -65,10 +68,18 @@ def test_no_action_is_drawn_that_the_mask_forbids(epsilon, memory):
     assert epsilon == 0 or len({*actions}) == N
 
 
-@pytest.mark.parametrize("epsilon", [[], [[5, 1.0], [0, 0.5]], [[0, 1.5]], [0, 1, 2], [[0, "a"]]])
+@pytest.mark.parametrize(
+    "epsilon",
+    [[], [[5, 1.0], [0, 0.5]], [[0, 1.5]], [0, 1, 2], [[0, "a"]], [0, 1], [[0, 0, 1, 1]], [[float("nan"), 1]], 3],
+)
 def test_schedules_that_are_none(epsilon):
     with pytest.raises(ConfigError, match="epsilon must be"):
         EpsilonGreedyModelConfig(epsilon=epsilon)
+
+
+def test_schedules_of_any_sequences_are_kept_as_tuples():
+    config = EpsilonGreedyModelConfig(epsilon=deque([np.array([0, 1]), (50, Fraction(1, 4))]))
+    assert config.epsilon == ((0.0, 1.0), (50.0, 0.25))
 
 
 def test_actions_must_be_discrete():

@@ -122,7 +122,7 @@ def test_a_killed_process_is_one_clear_error():
 
 
 def test_a_process_that_ends_before_it_is_ready_is_an_error():
-    with pytest.raises(SamplerProcessError, match=r"exited \(exit code 3\) before creating its runner"):
+    with pytest.raises(SamplerProcessError, match=r"exited \(exit code 3\) while creating its runner"):
         make_sampler(env_config={"trouble": {(0, 0): "exit"}, "in": "init"})
     assert not children()
 

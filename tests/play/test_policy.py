@@ -1,6 +1,7 @@
 """Policies: what they are made of, what they keep of agents, and how they act."""
 
 import copy
+import functools
 import inspect
 
 import gymnasium as gym
@@ -141,9 +142,9 @@ def test_a_damaged_entry_is_refused_or_another_policy(every, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "arguments", "text"), [
-    ("any torch module", {}, r"is a Plain, not a default network .* pass modules={"),
-    ("own actions", {}, r"is a Chooser, not a default network .* pass modules={"),
-    ("other layers", {}, r"is a Widened, not a default network .* pass modules={"),
+    ("any torch module", {}, r"is of class Plain: of custom .* pass modules={"),
+    ("own actions", {}, r"is of class Chooser: of custom .* pass modules={"),
+    ("other layers", {}, r"is of class Widened: of custom .* pass modules={"),
     ("any torch module", {"modules": {MAIN: Plain(n_obs=6)}},
      r"module 'default_policy': the state does not match this Plain: net"),
     ("any torch module", {"modules": {"x": Plain()}}, r"modules= has \['x'\], which are not among the saved modules"),
@@ -237,7 +238,7 @@ def test_one_policy_of_a_league_needs_its_own_module_alone(tmp_path):
         CheckpointError, match=r"pass modules={'main': \.\.\., 'past_0': \.\.\., 'past_1': \.\.\.} .* pass module_ids="
     ) as error:
         fastmarl.Policy.from_checkpoint(path)
-    assert str(error.value).count("is a Plain") == 3
+    assert str(error.value).count("is of class Plain") == 3
     with pytest.raises(
         CheckpointError, match=r"modules= has \['main'\], .* among the modules of module_ids, \['past_0"
     ):
@@ -247,12 +248,14 @@ def test_one_policy_of_a_league_needs_its_own_module_alone(tmp_path):
             fastmarl.Policy.from_checkpoint(path, module_ids=wrong)
 
 
-@pytest.mark.parametrize("change", ["activation", "hook"])
+@pytest.mark.parametrize("change", ["activation", "hook", "method"])
 def test_default_nets_that_were_changed_must_be_given(change, tmp_path):
     runner, _ = overheard_runner("default")
     module = runner.module[MAIN]
     if change == "activation":
         module.trunk[2] = torch.nn.ReLU()
+    elif change == "method":
+        module._forward = functools.partial(type(module)._forward, module)
     else:
         module.pi.register_forward_hook(lambda *arguments: None)
     path = runner.save_to_path(tmp_path)

@@ -147,7 +147,7 @@ def test_policies_that_cannot_be_exported_are_errors(tmp_path, monkeypatch):
 
 def test_separate_masks_need_discrete_actions(tmp_path):
     runner, _ = overheard_runner("normalised")
-    with pytest.raises(ConfigError, match="action_mask can't be an input for observations"):
+    with pytest.raises(ConfigError, match="action_mask=True needs Discrete or MultiDiscrete actions"):
         fastmarl.Policy.from_runner(runner).export_onnx(tmp_path / "policy.onnx", action_mask=True)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.reproduce import report
-from benchmarks.reproduce.__main__ import hours_of
+from benchmarks.reproduce.__main__ import hours_of, result_of
 from benchmarks.reproduce.cost import __main__ as cost
 from benchmarks.reproduce.tasks import TASKS
 from fastmarl.cli.arguments import env_of
@@ -80,6 +81,17 @@ def test_an_estimate_that_fails_names_the_run(monkeypatch, capfd):
     with pytest.raises(SystemExit, match=f"ippo on {TASK} failed"):
         hours_of(TASK, "ippo")
     assert "unknown.env" in capfd.readouterr().err
+
+
+def test_runs_with_other_options_are_not_taken_for_those_of_the_task(tmp_path, monkeypatch):
+    task, run = "rware-tiny-2ag", tmp_path / "rware-tiny-2ag-ippo-seed3"
+    monkeypatch.setattr("benchmarks.reproduce.__main__.FOLDER", tmp_path)
+    shutil.copytree(ROOT / f"zoo/{task}-ippo", run)
+    (run / "result.json").write_text("{}")
+    assert result_of(3, task, "ippo") == {}
+    monkeypatch.setitem(TASKS, task, replace(TASKS[task], options={"lr": 0.5, "n-steps": 10}))
+    with pytest.raises(SystemExit, match="was trained with other values of lr; move it away"):
+        result_of(3, task, "ippo")
 
 
 def test_tables_and_plots_have_all_runs(tmp_path, monkeypatch):

@@ -28,12 +28,15 @@ class EpsilonGreedyModelConfig(DefaultModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         try:
-            steps, shares = np.array(self.epsilon, np.float64).reshape(-1, 2).T
+            pairs = np.array([*self.epsilon], np.float64)
+            steps, shares = pairs.T
         except (TypeError, ValueError):
             steps = shares = np.array([])
-        if not len(steps) or (np.diff(steps) < 0).any() or not ((shares >= 0) & (shares <= 1)).all():
+        is_valid = steps.ndim == 1 and np.isfinite(steps).all() and (np.diff(steps) >= 0).all()
+        if not steps.size or not is_valid or not ((shares >= 0) & (shares <= 1)).all():
             raise ConfigError(f"epsilon must be a list of [env steps, probability] pairs with ascending env steps, got "
                               f"{self.epsilon!r}")  # fmt: skip
+        object.__setattr__(self, "epsilon", tuple(map(tuple, pairs.tolist())))  # as checkpoints store it
 
 
 @public("fastmarl.modules")

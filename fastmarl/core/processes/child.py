@@ -191,17 +191,17 @@ class ChildProcess:
     def _free_process(self) -> None:
         self._process = None  # frees its file descriptors
 
-    def how_it_ended(self, ready: str, too_soon: bool) -> str:
+    def how_it_ended(self, start: str, too_soon: bool) -> str:
         """Describe how the process ended, for an error message.
 
         Args:
-            ready: Text for the point at which the process is ready; follows "before" in the message.
-            too_soon: True if the process ended before that point.
+            start: What the process does until it is ready; follows "while" in the message.
+            too_soon: True if the process ended before it was ready.
         """
         problem = f"exited (exit code {self._process.exitcode})"
         if too_soon:
             problem += (
-                f' before {ready}; see its traceback above, and note that with the start method "spawn" a script '
+                f' while {start}; see its traceback above, and note that with the start method "spawn" a script '
                 "needs `if __name__ == '__main__':` around its code"
             )
         return problem

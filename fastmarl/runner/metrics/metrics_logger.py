@@ -258,7 +258,7 @@ class MetricsLogger:
             return found
         if default is None:
             names = sorted({str(other[0]) for other in self._stats} | set(map(str, self.elsewhere)))
-            raise KeyError(f"nothing was logged under {key!r}; the keys are {', '.join(names)}"
+            raise KeyError(f"nothing was logged under {key!r}; the keys are {names}"
                            f"{did_you_mean(similar(str(path[0]), names)[:1])}; or pass a default")  # fmt: skip
         return default
 

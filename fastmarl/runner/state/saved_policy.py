@@ -103,7 +103,10 @@ def described(options: PolicyOptions, modules: MultiRLModule, env_to_module: Env
 
 def _described(module: RLModule, connectors: ModuleConnectors | None) -> dict[str, Any]:
     assert module.observation_space is not None and module.action_space is not None
-    is_default = type(module) in DEFAULT_CLASSES.values() and not any(map(is_watched, parts_of(module)))
+    is_changed = any(map(is_watched, parts_of(module))) or any(
+        callable(getattr(type(module), name, None)) for name in vars(module)
+    )
+    is_default = type(module) in DEFAULT_CLASSES.values() and not is_changed
     return {
         "observation_space": plain_space(module.observation_space if connectors is None else connectors.sent_space),
         "action_space": plain_space(module.action_space),
