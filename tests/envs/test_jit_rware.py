@@ -132,7 +132,7 @@ def test_members_of_rwares_enums_are_taken():
         ("rware-tiny-2ag-v2", {"shelf_columns": 4}, "shelf_columns must be odd"),
         ("rware-tiny-2ag-v2", {"reward_type": "team"}, "one of individual, global, two_stage, got 'team'"),
         ("rware-tiny-2ag-v2", {"n_agents": 200}, "200 robots need one cell each, but there are only 110"),
-        ("rware-tiny-2ag-v2", {"request_queue_size": 32}, "less than 32, the number of shelves"),
+        ("rware-tiny-2ag-v2", {"request_queue_size": 32}, "less than the number of shelves \\(32\\)"),
         ("rware-tiny-2ag-v2", {"layout": "g.x\nx."}, "lines of equal length"),
         ("rware-tiny-2ag-v2", {"layout": "gox"}, "with the letters g"),
         ("rware-tiny-2ag-v2", {"layout": "..x"}, "must contain a goal"),

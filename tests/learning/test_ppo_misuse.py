@@ -56,7 +56,7 @@ def test_layers_that_are_replaced():
     learner = PPOLearner(module)
     learner.update(batch)
     module.pi = nn.Linear(8, 4)
-    assert_refused(learner, batch, ConfigError, "another PPOLearner")
+    assert_refused(learner, batch, ConfigError, "create a new PPOLearner")
     again = PPOLearner(module)
     again.update(batch)
     assert again.backend == "compiled"
@@ -69,7 +69,7 @@ def test_parameters_that_are_freed():
     learner = PPOLearner(module)
     learner.update(batch)
     module.pi.weight.requires_grad_(True)
-    assert_refused(learner, batch, ConfigError, "another PPOLearner")
+    assert_refused(learner, batch, ConfigError, "create a new PPOLearner")
 
 
 def test_hooks_that_come_later():
