@@ -62,13 +62,15 @@ def make_connectors(env, spaces, device):
 
 def make_config(args):
     *dense, last = args.hiddens
-    layers = {"use_gru": True, "gru_cell_size": last} if args.gru else {}
+    layers = {"fcnet_hiddens": args.hiddens}
+    if args.gru:
+        layers = {"fcnet_hiddens": dense, "use_gru": True, "gru_cell_size": last}
     return fastmarl.EnvRunnerConfig(
         **runner_options(args),
         rollout_fragment_length=args.fragment,
         env_to_module_connector=make_connectors,
         rl_module_spec=fastmarl.RLModuleSpec(inference_only=True),  # an actor, without a value head
-        model_config={"fcnet_hiddens": dense if args.gru else args.hiddens, "fcnet_activation": "relu", **layers},
+        model_config={"fcnet_activation": "relu", **layers},
     )
 
 
@@ -140,12 +142,12 @@ class Learner:
         return self.sequences_of(episodes, batch, rows) if self.args.gru else rows, critic_rows
 
     def sequences_of(self, episodes, batch, rows):
-        """Return one sequence per agent and chunk; `rows` are those of the active agents of an aligned batch."""
+        """Return a sequence per agent and chunk, [S, fragment, ...]; `rows` [n, ...] are the batch's active agents."""
         active, names, places = batch["active"], ["advantages", "value_targets"], defaultdict(list)
         for e, a in zip(*active.any(0).nonzero(), strict=True):  # several for an agent that respawned
             places[f"{batch['eps_id'][e]}_{self.agents[a]}", self.agents[a]].append((slice(None), e, a))
-        found = columns(episodes, outputs=[])[POLICY]
-        order = [places[ids].pop(0) for ids in zip(found["eps_id"], found["agent_id"], strict=True)]
+        flat = columns(episodes, outputs=[])[POLICY]
+        order = [places[ids].pop(0) for ids in zip(flat["eps_id"], flat["agent_id"], strict=True)]
         extra, padded = {}, np.zeros(active.shape, np.float32)  # [T, E, A]
         for name in names:
             padded[active] = rows[name].cpu()

@@ -307,7 +307,7 @@ class EnvRunnerGroup(FleetOwner):
     def resize(self, num_env_runners: int) -> None:
         """Change the number of runners and replace lost ones.
 
-        Connectors are synchronised, including those of new runners. If the number decreases, the last runners close
+        Connectors are synchronised, also in new runners. If the number decreases, the last runners close
         their envs and exit; their samples are still returned. The call waits for new runners.
 
         Exploration schedules use `config.num_env_runners`, which does not change in existing runners.

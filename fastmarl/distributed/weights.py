@@ -84,4 +84,4 @@ def check_all(module: MultiRLModule, weights: Mapping[str, Any]) -> None:
     """
     module.check_state(weights)
     if lacking := [module_id for module_id in module if module_id not in weights]:
-        raise ConfigError(f"set_weights() requires the weights of all modules, but those of {lacking} are missing")
+        raise ConfigError(f"set_weights() requires the weights of all modules, but {lacking} are missing")

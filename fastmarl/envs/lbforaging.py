@@ -32,7 +32,7 @@ class LevelBasedForaging(EnvOfArrays):
     - Every episode starts like the first one in lbforaging. In later episodes, lbforaging places no player on a cell
       where a player who is yet to be placed stood at the end of the previous episode.
     - lbforaging fails after sampling 1,000 occupied cells for a player; here sampling continues.
-    - Grid observations match those of the original code, which declares a space that Gymnasium rejects.
+    - Grid observations match the original code, which declares a space that Gymnasium rejects.
 
     Rendering is not supported.
 

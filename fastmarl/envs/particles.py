@@ -48,7 +48,7 @@ class ParticleWorld(EnvOfArrays):
         groups: Group name -> ids of its agents.
         numbers: Group name -> size of its agents' observations.
         start_B: Bound on the initial coordinates of each body, which are sampled from -bound to bound.
-        first_shown: Index of the first agent whose velocity others observe; they also observe those of later agents.
+        first_shown: Others observe the velocities of the agent with this index and of all later agents.
         continuous_actions: If True, actions are float32 [5] in 0 ... 1.
 
     Attributes:

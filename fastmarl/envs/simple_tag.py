@@ -35,7 +35,7 @@ class SimpleTag(ParticleWorld):
         num_obstacles: Number of impassable landmarks.
         max_cycles: Number of env steps after which an episode is truncated.
         continuous_actions: If True, actions are float32 [5] in 0 ... 1, whose elements 1 to 4 push to the left, right,
-            down and up; if False, an action is the index of one of these elements, or 0 for no push.
+            down and up; if False, an action is the index of such an element, or 0 for no push.
 
     Attributes:
         positions, velocities: float64 [E, A, 2] of the agents, adversaries first. Writable.

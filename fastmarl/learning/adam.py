@@ -14,7 +14,7 @@ SMALLEST = 1e-6  # added to the norm that divides a gradient, as in torch
 
 
 class FusedAdam:
-    """Performs an Adam step in a single pass over memory; results equal those of torch up to rounding.
+    """Performs an Adam step in a single pass over memory; results equal torch's up to rounding.
 
     Args:
         optimizer: A torch Adam optimizer for which `can_fuse()` returns True. Parameters, gradients and moments must

@@ -33,7 +33,7 @@ def read_layers(module: RLModule, inputs: Mapping[str, Any]) -> tuple[DenseNet, 
     """Run a forward pass of the module and read its layers.
 
     Args:
-        module: Module without side effects, or a copy of one.
+        module: Module without side effects, or a copy.
         inputs: Columns for `_forward_train()` with at least 2 rows; for recurrent modules, with states and at least 2
             sequences, whose number differs from their length.
 

@@ -208,7 +208,7 @@ def _made_default(module_id: str, entry: Mapping[str, Any], action_space: Any) -
     check_mapping("its model_config", saved["model_config"])
     module_class = DEFAULT_CLASSES.get(str(entry["class"]))
     if module_class is None:
-        raise ConfigError(f"expected module {module_id!r} to be of one of the classes {list(DEFAULT_CLASSES)}, got "
+        raise ConfigError(f"expected module {module_id!r} to have a class in {list(DEFAULT_CLASSES)}, got "
                           f"{entry['class']!r}")  # fmt: skip
     with torch.random.fork_rng(devices=[]):  # initial weights are replaced
         module = module_class(

@@ -208,5 +208,5 @@ def test_other_things_that_are_no_episodes_are_named():
 ])  # fmt: skip
 @pytest.mark.parametrize(("batch", "found"), [({"p0": {}}, r"a dict with keys \['p0'\]"), ([RLlibEpisode()], "a list")])
 def test_estimates_take_one_modules_batch(add, batch, found):
-    with pytest.raises(BatchError, match=rf"expected the batch of one module.*columns\(episodes\).*got {found}"):
+    with pytest.raises(BatchError, match=rf"expected the batch of a single module.*columns\(episodes\).*got {found}"):
         add(batch)

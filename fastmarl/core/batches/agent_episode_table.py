@@ -43,7 +43,7 @@ class AgentEpisodeTable:
         length_S: Number of steps after the lookback, int64; 0 for waiting agents, and for episodes built by hand
             without steps.
         sources: Objects that contain the columns, indexed by SOURCE; each block occurs once.
-        others: Indices of all agent episodes except those of waiting agents without steps.
+        others: Indices of all other agent episodes, except for waiting agents without steps.
     """
 
     def __init__(self, chunks: Iterable[Unbuilt | MultiAgentEpisode], *, with_waiting: bool = False):

@@ -245,7 +245,7 @@ def _trajectories(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return rewards (float64 [n]), trajectory lengths (int64 [s]), and which trajectories terminated (bool [s])."""
     if not isinstance(batch, Mapping) or Columns.SEQ_LENS not in batch:
         found = f"a dict with keys {list(batch)}" if isinstance(batch, Mapping) else f"a {type(batch).__qualname__}"
-        raise BatchError(f"expected the batch of one module, such as columns(episodes)['p0'], got {found}")
+        raise BatchError(f"expected the batch of a single module, such as columns(episodes)['p0'], got {found}")
     lengths = np.asarray(batch[Columns.SEQ_LENS], np.int64)
     if lengths.ndim != 1 or (lengths < 1).any():
         raise BatchError(f"expected {Columns.SEQ_LENS!r} >= 1, one for each trajectory, got {shown(lengths)}")

@@ -36,7 +36,7 @@ def is_rllib_piece(given: Any) -> bool:
 
 
 def class_name(connector: object) -> str:
-    """Return the class name of a connector, or those of the pieces that an `RLlibPieces` wraps."""
+    """Return the class name of a connector, or the names of the pieces that an `RLlibPieces` wraps."""
     return connector.name if isinstance(connector, RLlibPieces) else type(connector).__name__
 
 

@@ -16,7 +16,7 @@ from fastmarl.core.spaces.values import can_hold, converted, described
 
 
 class Misfit(NamedTuple):
-    """A value, or part of one, that does not match its space; if `kind` is "dtype", NumPy can convert it."""
+    """A value, or a part of it, that does not match its space; if `kind` is "dtype", NumPy can convert it."""
 
     kind: str  # "observation", "bounds" or "dtype"
     path: tuple

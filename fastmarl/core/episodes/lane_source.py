@@ -124,7 +124,7 @@ class Form(NamedTuple):
     """Structure, dtypes and shapes of an agent's columns; equal forms share one object."""
 
     observations: Any  # nested like the observations, with indices into `leaves`
-    n_of_obs: int  # number of leaves with one item per observation: those of `observations`, then env_ts
+    n_of_obs: int  # number of leaves with one item per observation: `observations`, then env_ts
     outputs: dict[str, Any]  # name (including actions) -> indices into `leaves`, nested like the output
     leaves: tuple[tuple[np.dtype, tuple[int, ...]], ...]  # dtype and shape of an item
 

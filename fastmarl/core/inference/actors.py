@@ -100,7 +100,7 @@ class Policies:
 
         Raises:
             UnknownModuleError: If the mapping function returned an unknown module id.
-            ConfigError: If the module was created for other spaces than those of the agent.
+            ConfigError: If the spaces of the module differ from the agent's.
         """
         index = self._mapped_to(agent_id, env_index)
         if (index, env_index, agent_id) not in self._fitting:

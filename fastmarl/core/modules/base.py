@@ -224,7 +224,7 @@ def copied(module: Module) -> Module:
 
 
 def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
-    """Return those of the given weight names that only training needs.
+    """Return the given weight names that only training needs.
 
     These are the weights of attributes returned by `get_non_inference_attributes()`, as in RLlib. The result is empty
     if the module does not have this method or was created with `inference_only`.

@@ -20,7 +20,7 @@ SURE = 100.0  # an action whose logit exceeds all others by this much is always 
 @public("fastmarl.modules")
 @dataclass(frozen=True, kw_only=True)
 class EpsilonGreedyModelConfig(DefaultModelConfig):
-    """Options of `EpsilonGreedyRLModule`: those of `DefaultModelConfig`, plus exploration."""
+    """Options of `EpsilonGreedyRLModule`: `DefaultModelConfig` plus exploration."""
 
     epsilon: Sequence[Sequence[float]] = ((0, 1.0), (10_000, 0.05))
     """Probability of a random action: (env steps, probability) pairs, linearly interpolated, as in RLlib."""

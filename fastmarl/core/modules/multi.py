@@ -1,4 +1,4 @@
-"""A container for several modules, such as those of a runner."""
+"""A container for several modules, such as all modules of a runner."""
 
 from collections.abc import Collection, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, cast
@@ -107,7 +107,7 @@ class MultiRLModule(torch.nn.Module):
 
         Args:
             module_ids: Ids of the modules to include; None for all.
-            inference_only: If True, omit weights not needed for acting, those of the attributes returned by a module's
+            inference_only: If True, omit weights not needed for acting: the attributes returned by a module's
                 `get_non_inference_attributes()`. `set_state()` also accepts such states.
         """
         states = {module_id: self[module_id].get_state() for module_id in (self if module_ids is None else module_ids)}

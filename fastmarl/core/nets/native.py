@@ -300,7 +300,7 @@ def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, lis
     """Return the current layers of a module, the leaves that it reads and the masks of its logits.
 
     Raises:
-        NotDenseError: If a layer or method differs from those of the default networks.
+        NotDenseError: If a layer or method differs from the default networks.
     """
     kind, own = type(module), vars(module)
     for name, method in (METHODS | OF_MEMORY).items():

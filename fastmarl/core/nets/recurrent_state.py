@@ -45,7 +45,7 @@ class LaneState:
         return map_struct(lambda _: next(remaining), self._structure)
 
     def begin(self, lanes: np.ndarray) -> None:
-        """Set the initial state in those of the `lanes` (int32 [n]) whose agents are about to take their first step."""
+        """Set the initial state in the `lanes` (int32 [n]) whose agents are about to take their first step."""
         table = self._table
         self._make_room()
         begun = np.empty_like(lanes)

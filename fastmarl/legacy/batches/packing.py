@@ -59,7 +59,7 @@ def unpack(text: str | bytes) -> Any:
 
 
 def is_packed(data: Any) -> bool:
-    """Return whether a column, or an entry of one, is packed."""
+    """Return whether a column or an entry is packed."""
     return isinstance(data, str | bytes)
 
 

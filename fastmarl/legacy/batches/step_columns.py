@@ -416,7 +416,7 @@ def _even_edges(n: int, n_pieces: int) -> list[int]:
 
 
 def _is_of_sequences(name: str) -> bool:
-    """Return whether the column has an entry per sequence instead of one per step."""
+    """Return whether the column has an entry per sequence rather than per step."""
     return name == Columns.SEQ_LENS or name.startswith(STATE_IN)
 
 

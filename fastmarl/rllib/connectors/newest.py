@@ -59,7 +59,7 @@ class Newest:
         return len(self.lanes)
 
     def parted(self, env_indices: list[int]) -> tuple["Newest", "Newest"]:
-        """Split into the observations of these envs and those of all others, as sent by the envs."""
+        """Split into the observations of these envs and of all others, as sent by the envs."""
         chosen = np.isin(self.env_indices, env_indices)
         rows, finals = chosen[: len(self.rows)], chosen[len(self.rows) :]
         return (

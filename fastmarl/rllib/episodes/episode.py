@@ -28,7 +28,7 @@ AgentIDs = Hashable | Collection[Hashable] | None
 
 
 class MultiAgentEpisode(RLlibEpisode):
-    """A multi-agent episode, or a chunk of one, with the interface of RLlib's class of the same name."""
+    """A multi-agent episode or chunk with the interface of RLlib's class of the same name."""
 
     # _origin: for a sampled episode while it is unchanged, (SampleBlock, index of the chunk); for a running one,
     # (EpisodeInView or EpisodeInTheMaking, 0). _numbers: the runner's ChunkNumbers, if returned by sample().

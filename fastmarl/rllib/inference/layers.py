@@ -28,7 +28,7 @@ def actor_function(module: Any) -> Actor | None:
     """Return a function that maps a batch to the outputs of the module, for both exploration and inference.
 
     The function reads the current parameters at each call, does not write to the batch, and must be called without
-    gradients. Return None if the results might differ from those of `module`.
+    gradients. Return None if the results might differ from `module`'s.
     """
     try:
         encoder, head = plain_actor(module)

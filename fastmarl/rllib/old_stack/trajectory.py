@@ -22,7 +22,7 @@ TO_LOOK_AT = frozenset(vars(AgentCollector({SampleBatch.OBS: ViewRequirement()})
 class Trajectory(Steps):
     """Steps of an agent since the last batch.
 
-    Like the RLlib collector, it also keeps earlier steps that views need, and all steps of an agent that has ended.
+    Like the RLlib collector, it also keeps earlier steps that views need, and all steps of a finished agent.
 
     Args:
         agent_id, agent_index: Id and index of the agent.

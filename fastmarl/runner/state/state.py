@@ -328,7 +328,7 @@ def check_envs(envs: Envs, states: Any) -> None:
     if not isinstance(states, dict) or not all(type(index) is int and 0 <= index < n for index in states):
         raise ConfigError(f"the states of envs must be a dict keyed by index, below {n}, got {states!r:.200}")
     if envs.is_batch and len(states) != n:
-        raise ConfigError(f"expected states of all {n} batches of envs, got only those of {list(states)}")
+        raise ConfigError(f"expected states of all {n} batches of envs, got only {list(states)}")
     for index in states:
         if not supports_checkpoint(envs.all[index]):
             raise ConfigError(f"got a state for {_name_of_env(envs, index)}, but {envs.all[index]!r:.200} does not "

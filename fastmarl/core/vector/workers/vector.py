@@ -280,7 +280,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
             elif extra.failure is not None:
                 try:
                     self._restart_env(unit.worker, index, extra.failure)
-                except EnvWorkerError as lost:  # another env of the worker has ended the process
+                except EnvWorkerError as lost:  # another env killed the worker
                     self._restart_worker(unit.worker, lost)
                 self._end_episode(env_index, after_step)
             else:
