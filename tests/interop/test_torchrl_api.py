@@ -137,7 +137,9 @@ def test_torchrls_collector_and_losses_learn(face):
         options = {"depth": 2, "num_cells": 64, "activation_class": torch.nn.Tanh}
         return MultiAgentMLP(**sizes, **options, centralised=centralised, share_params=True)
 
+    torch.manual_seed(1)
     env = face("fastmarl.simple_spread", num_envs=32)
+    env.set_seed(1)
     of_agents = TensorDictModule(
         net(5, centralised=False), in_keys=[("agents", "observation")], out_keys=[("agents", "logits")]
     )
