@@ -8,6 +8,7 @@ from support.histories import AgentHistory, History, chunks, leaves, make_part, 
 from support.random_cases import number_of_cases
 
 from fastmarl.core.spaces.structs import map_struct
+from fastmarl.episodes import SingleAgentEpisode
 
 COLUMNS = ("observations", "infos", "actions", "rewards", "extra_model_outputs")
 BOUND = st.none() | st.integers(-14, 14)
@@ -128,3 +129,12 @@ def test_a_slice_without_fill_is_shortened_on_both_sides():
     assert part.get_observations(slice(-5, 99, 3), neg_index_as_lookback=True).tolist() == [0, 3, 6]
     assert part.get_observations(slice(99, -99, -3), neg_index_as_lookback=True).tolist() == [6, 3, 0]
     assert part.get_observations(slice(7, 9)).tolist() == part.get_observations(slice(3, 1)).tolist() == []
+
+
+def test_index_errors_say_which_indices_have_items():
+    part = SingleAgentEpisode(agent_id="ann")
+    part.add_env_reset(np.zeros(2))
+    for recorded in ("empty", "0 to 0"):
+        with pytest.raises(IndexError, match=rf"index 5 .* range \({recorded}\)"):
+            part.get_rewards(5)
+        part.add_env_step(np.zeros(2), 0, 1.0)

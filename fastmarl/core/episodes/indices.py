@@ -42,9 +42,12 @@ class Timeline(NamedTuple):
         """Raise IndexError if a time is outside the timeline."""
         for time in times:
             if not self.has(time):
-                first, last = self.first - self.origin, self.end - self.origin - 1
                 raise IndexError(f"index {time - self.origin} (from the start of the chunk) is outside the recorded "
-                                 f"range {first} to {last}; pass `fill` to fill in missing items")  # fmt: skip
+                                 f"range ({self}); pass `fill` to fill in missing items")  # fmt: skip
+
+    def __str__(self) -> str:
+        first, last = self.first - self.origin, self.end - self.origin - 1
+        return f"{first} to {last}" if first <= last else "empty"
 
     def _time(self, index: int, neg_index_as_lookback: bool) -> int:
         index = operator.index(index)

@@ -549,8 +549,8 @@ class SingleAgentEpisode(Episode):
         times = timeline.times(at_indices, neg_index_as_lookback, clip=isinstance(at_indices, slice))
         rows = np.array([times] if isinstance(times, int) else list(times), np.int64)
         if missing := [row - self.lookback for row in rows.tolist() if not timeline.has(row)]:
-            raise IndexError(f"{self._who()}: no {what} at indices {missing} (from the start of the chunk); valid "
-                             f"indices are {-self.lookback} to {timeline.end - 1 - self.lookback}")  # fmt: skip
+            raise IndexError(f"{self._who()}: no {what} at indices {missing} (from the start of the chunk); the "
+                             f"recorded range is {timeline}")  # fmt: skip
         values = fitting(new_data, column.data, len(rows), isinstance(times, int), f"{self._who()}, {key or what}")
         if not len(rows):
             return
