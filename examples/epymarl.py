@@ -127,6 +127,8 @@ class Learner:
         if batch is None:
             return {}, {}
         active, rewards = batch["active"], self.team_rewards(batch)  # [T, E, A]
+        if not active.any():
+            return {}, {}
         if self.args.normalize_rewards:
             rewards[active] = self.reward_norm(rewards[active])
         inputs = self.inputs_of(torch.from_numpy(with_final_obs(batch)).to(self.device))  # [T + 1, E, A, k]

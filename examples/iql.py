@@ -47,8 +47,9 @@ class Learner:
         for agent, batch in aligned(episodes, groups={agent: [agent] for agent in self.replays}, outputs=[]).items():
             self.replays[agent].add(batch)
         replays, stats = [each for each in self.replays.values() if len(each)], {}
-        for k in range(self.updates if replays else 0):
-            stats = self.q.update(replays[k % len(replays)].sample(BATCH))
+        for _ in range(self.updates if replays else 0):
+            turn = self.schedule.last_epoch  # of all updates so far, so that each agent has its turn
+            stats = self.q.update(replays[turn % len(replays)].sample(BATCH))
             self.schedule.step()
         return stats
 

@@ -221,14 +221,14 @@ static void VARIANT(categorical_derivatives)(const ppo_loss *loss, VARIANT(group
     for (Py_ssize_t c = 0; c < loss->n_choices; at += loss->sizes[c++]) {
         const Py_ssize_t n = loss->sizes[c];
         VARIANT(floats) *logp = g->logits + at, *q = g->derivatives + at, shared = {0};
-        if (loss->has_former) { /* KL(former || now), where 0 log 0 is a constant, as in RLlib */
+        if (loss->has_former) { /* KL(former || now), where 0 log 0 is 0 */
             VARIANT(floats) *p = g->former + at, top = p[0], total = {0};
             for (Py_ssize_t j = 1; j < n; j++) top = WHERE(p[j] > top, p[j], top);
             for (Py_ssize_t j = 0; j < n; j++) total += VARIANT(exp)(p[j] - top);
             const VARIANT(floats) log_total = VARIANT(log)(total);
             for (Py_ssize_t j = 0; j < n; j++) {
                 const VARIANT(floats) log_p = p[j] - top - log_total;
-                p[j] = WHERE(q[j] == 0.0f, zero, VARIANT(exp)(p[j] - top) / total);
+                p[j] = VARIANT(exp)(p[j] - top) / total;
                 shared += p[j];
                 sums[FORMER_KL] += WHERE((p[j] == 0.0f) | (g->counts == 0.0f), zero, p[j] * (log_p - logp[j]));
             }

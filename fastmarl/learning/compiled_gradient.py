@@ -2,12 +2,14 @@
 
 import copy
 import random
+import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._ppo import BEST
@@ -114,23 +116,22 @@ class CompiledGradients:
         parameters = _parameters_of(twin)
         _perturb(parameters)
         some = taken(batch, kind.some(batch, MOST_COMPARED))
-        snapshot, randomness = Snapshot(twin), _randomness()
+        snapshot, draws = Snapshot(twin), _Draws()
         layers = reason = None
         try:
-            layers = layers_of_module(twin, module_inputs(some))
-            gradients = {each: torch.zeros_like(each).detach() for each in parameters if each.requires_grad}
-            rows = kind(CompiledGradient(twin, gradients, layers), some, *options)
-            rows.compare_with_autograd(MOST_COMPARED)
+            with draws:
+                layers = layers_of_module(twin, module_inputs(some))
+                gradients = {each: torch.zeros_like(each).detach() for each in parameters if each.requires_grad}
+                rows = kind(CompiledGradient(twin, gradients, layers), some, *options)
+                rows.compare_with_autograd(MOST_COMPARED)
         except NotDenseError as error:
             reason = str(error)
         if not snapshot.is_same():
             changes = snapshot.changes()
             snapshot.restore()  # objects that the copy shares with others
             raise ChangesError(reason or CHANGES, changes)
-        if _randomness() != randomness:
-            _set_randomness(randomness)
-            if layers is not None:
-                raise RandomError("its forward pass draws random numbers")
+        if draws.are_found and layers is not None:
+            raise RandomError("its forward pass draws random numbers")
         if layers is None or reason is not None:
             raise NotDenseError(reason)
         return layers.of_other(dict(zip(parameters, _parameters_of(self._module), strict=True)))
@@ -167,13 +168,35 @@ def _form_of(batch: Mapping[str, Any]) -> Any:
     return [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in flatten_struct(module_inputs(batch))]
 
 
-def _randomness() -> tuple[bytes, Any, Any]:
+class _Draws(TorchDispatchMode):
+    """Finds and takes back what is drawn from the global random generators, but not by other threads.
+
+    Attributes:
+        are_found: True if numbers were drawn. Those from the generators of NumPy and `random` may be another thread's;
+            they are taken back only if there is none.
+    """
+
+    def __enter__(self) -> Self:
+        self.are_found = False
+        self._of_torch, self._of_others = torch.get_rng_state(), _states_of_others()
+        return super().__enter__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.are_found |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self.are_found:
+            torch.set_rng_state(self._of_torch)
+        if _states_of_others() != self._of_others:
+            self.are_found = True
+            if threading.active_count() == 1:
+                of_python, (kind, keys, *others) = self._of_others
+                random.setstate(of_python)
+                np.random.set_state((kind, np.frombuffer(keys, np.uint32), *others))  # noqa: NPY002
+
+
+def _states_of_others() -> tuple[Any, Any]:
     state: Any = np.random.get_state()  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), (state[0], state[1].tobytes(), *state[2:])
-
-
-def _set_randomness(states: tuple[bytes, Any, Any]) -> None:
-    of_torch, of_python, (kind, keys, *others) = states
-    torch.set_rng_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
-    random.setstate(of_python)
-    np.random.set_state((kind, np.frombuffer(keys, np.uint32), *others))  # noqa: NPY002
+    return random.getstate(), (state[0], state[1].tobytes(), *state[2:])

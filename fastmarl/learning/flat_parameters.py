@@ -1,5 +1,6 @@
 """All parameters of a module as a single tensor, so that an optimizer updates one tensor instead of many."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
@@ -207,7 +208,7 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
         Tensor [k] with the values of all moved parameters, in the order of `module.parameters()`.
 
     Raises:
-        ConfigError: If there are no such parameters, or they differ in dtype or device.
+        ConfigError: If there are no such parameters, they differ in dtype or device, or two of them share memory.
     """
     places = {
         parameter: (part._parameters, name)
@@ -216,11 +217,16 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
         if parameter is not None
     }
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    addresses = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}  # 0 if it is empty
+    counts = Counter(filter(None, addresses.values()))
+    if shared := [name for name, address in addresses.items() if counts[address] > 1]:
+        raise ConfigError(f"flat_parameters() found parameters that share memory, {' and '.join(shared)}; tie them by "
+                          f"assigning the same torch.nn.Parameter to each, which then stays tied")  # fmt: skip
     kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
     if len(kinds) != 1:
         found = sorted(f"{dtype} on {device}" for dtype, device in kinds)
         raise ConfigError(f"flat_parameters() needs parameters of one dtype on one device, got {found or 'none'}")
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
         whole = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         flat = FlatParameters(whole)
         flat.gradient, flat._parts, flat._unreached = torch.zeros_like(whole), [], []

@@ -88,7 +88,7 @@ def ppo_loss(
             stats["policy_loss"] = -mean(surrogate)
             if error is not None and squared_error is not None:
                 stats["vf_loss"] = mean(squared_error)
-                targets = rows[Columns.VALUE_TARGETS]
+                targets = rows[Columns.VALUE_TARGETS].to(error.dtype)
                 of_targets = _variance(targets, mask).clamp(min=torch.finfo(targets.dtype).tiny)
                 stats["vf_explained_var"] = (1 - _variance(error, mask) / of_targets).clamp(min=-1)
             stats["entropy"], stats["kl"] = mean(entropy), mean(ratio - 1 - log_ratio)

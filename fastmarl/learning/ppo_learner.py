@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from numbers import Integral
 from statistics import fmean
 from typing import Any
 
@@ -16,6 +17,7 @@ from fastmarl.core.nets.row_threads import RowThreads
 from fastmarl.core.objects.public import public
 from fastmarl.core.processes.cores import usable_cores
 from fastmarl.core.spaces.columns import Columns
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.learning.adam import OptimizerSteps, limit_norm
 from fastmarl.learning.compiled_gradient import CompiledGradients
 from fastmarl.learning.compiled_rows import CompiledRows, LossOptions
@@ -147,7 +149,7 @@ class PPOLearner:
             return self._run_epochs(batch, n, device, self._rows(batch, threads))
 
     def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns used by the loss, as tensors."""
+        """Return the columns used by the loss, as tensors without gradients."""
         names = used_columns(batch, self.vf_coeff, self.kl_coeff)
         used = {name: column for name, column in batch.items() if name in names}
         arrays = {name for (name, *_), leaf in leaves_of(used) if not isinstance(leaf, Tensor)}
@@ -156,7 +158,7 @@ class PPOLearner:
             needed = needed_columns(used, self.vf_coeff, self.kl_coeff)
             check_rows(used, needed, used[Columns.ACTION_LOGP].shape)
             used[Columns.ADVANTAGES] = normalized(used[Columns.ADVANTAGES], used.get(Columns.LOSS_MASK))
-        return used
+        return {name: map_struct(Tensor.detach, column) for name, column in used.items()}
 
     def _run_epochs(self, batch: Mapping[str, Any], n: int, device: torch.device, rows: Any) -> dict[str, float]:
         gradient, size = self.parameters.gradient, self.minibatch_size or -(-n // self.num_minibatches)
@@ -178,8 +180,10 @@ class PPOLearner:
 
     def _check_sizes(self) -> None:
         for name in ("epochs", "num_minibatches", "minibatch_size", "num_threads"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise ConfigError(f"{name} must be at least 1, got {size}")
+            size = getattr(self, name)
+            if size is not None and not (isinstance(size, Integral) and int(size) >= 1):
+                kind = "at least 1" if isinstance(size, Integral) else "a whole number"
+                raise ConfigError(f"{name} must be {kind}, got {size}")
         check_coefficients(**self._options()._asdict(), max_grad_norm=self.max_grad_norm)
 
     def _options(self) -> LossOptions:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.envs.base import named_agents
@@ -103,7 +104,7 @@ def agents_of(env: Any) -> list[Hashable]:
     return agents
 
 
-def linear_schedule(optimizer: torch.optim.Optimizer, num_updates: int) -> torch.optim.lr_scheduler.LambdaLR:
+def linear_schedule(optimizer: torch.optim.Optimizer, num_updates: int) -> LambdaLR:
     """Return a schedule that lowers the learning rate linearly to a fiftieth of its initial value.
 
     The rate depends only on the update index, so a run that is resumed with more steps continues as if it had been
@@ -117,7 +118,7 @@ def linear_schedule(optimizer: torch.optim.Optimizer, num_updates: int) -> torch
     def rate(update: int) -> float:
         return 1 - (1 - LAST_RATE) * min(1.0, update / num_updates)
 
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    return LambdaLR(optimizer, rate)
 
 
 def states_of(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,6 +144,10 @@ def load_states(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             part.load_state_dict(_with_tensors(state[name]))
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"the checkpoint's {name} does not match: {' '.join(str(error).split())}") from error
+    for part in parts.values():
+        if isinstance(part, LambdaLR):  # the saved learning rate may be that of another number of updates
+            for group, base, factor in zip(part.optimizer.param_groups, part.base_lrs, part.lr_lambdas, strict=True):
+                group["lr"] = base * factor(part.last_epoch)
 
 
 def _with_tensors(value: Any) -> Any:

@@ -20,9 +20,10 @@ from fastmarl.errors import BatchError, CheckpointError, ConfigError
 from fastmarl.learning import TeamReplay
 
 CALLS = [7, 20, 1, 3, 40, 40, 13, 2, 60, 40, 5, 90, 40, 40, 40]
+SAMPLED = {"long calls": {}, "in many calls, often no agent finishes a step": {"calls": [1, 1, 2] * 250, "num_envs": 1}}
 
 
-def batches_of(seed, calls=CALLS, num_envs=3):
+def batches_of(seed, calls=CALLS, num_envs=3, outputs=()):
     """Yield each call's batch and chunks, with the ledgers so far."""
     ledgers = []
     config = fastmarl.EnvRunnerConfig(
@@ -32,15 +33,16 @@ def batches_of(seed, calls=CALLS, num_envs=3):
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         for n in calls:
             chunks = runner.sample(num_timesteps=num_envs * n)
-            for batch in aligned(chunks, groups={"team": AGENTS}, outputs=[]).values():
+            for batch in aligned(chunks, groups={"team": AGENTS}, outputs=outputs).values():
                 yield batch, chunks, ledgers
 
 
+@pytest.mark.parametrize("sampled", SAMPLED)
 @pytest.mark.parametrize("seed", range(4))
-def test_rewards_of_the_team_equal_the_ledgers(seed):
+def test_rewards_of_the_team_equal_the_ledgers(seed, sampled):
     """Those between an agent's decision and its next observation, in whatever call they came."""
     team_rewards, got = TeamRewards(), {}
-    for batch, _, ledgers in batches_of(seed):  # noqa: B007
+    for batch, _, ledgers in batches_of(seed, **SAMPLED[sampled]):  # noqa: B007
         rewards = team_rewards(batch)
         assert not rewards[~batch["active"]].any()
         numbers = batch["obs"][batch["active"]][:, 1].astype(int).tolist()
@@ -54,6 +56,15 @@ def test_rewards_of_the_team_equal_the_ledgers(seed):
         known = [each for each in decisions if each.until is not None]
         want |= {each.obs: rewards_between(decisions, each.t, each.until) for each in known}
     assert got == want and len(got) > 500
+
+
+@pytest.mark.parametrize("outputs", [None, ["action_logp"]])
+def test_batches_without_finished_steps_have_all_columns(outputs):
+    forms = {True: set(), False: set()}
+    for batch, *_ in batches_of(0, [1, 1, 2] * 50, 1, outputs):
+        form = frozenset((name, column.dtype, column.ndim, column.shape[3:]) for name, column in batch.items())
+        forms[bool(batch["active"].any())].add(form)
+    assert forms[True] == forms[False] and len(forms[True]) == 1
 
 
 def complete(ledgers, *, running):
@@ -110,11 +121,12 @@ def check_decisions(got, ledgers):
     return {numbers: decision for each in got for numbers, (decision, *_) in each.items()}
 
 
+@pytest.mark.parametrize("sampled", SAMPLED)
 @pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("seed", [0, 1, *further([2, 3])])
-def test_decisions_in_the_replay_equal_the_ledgers(seed, length):
+def test_decisions_in_the_replay_equal_the_ledgers(seed, length, sampled):
     replay = TeamReplay(10_000, seed)
-    for batch, _, ledgers in batches_of(seed):  # noqa: B007
+    for batch, _, ledgers in batches_of(seed, **SAMPLED[sampled]):  # noqa: B007
         replay.add(batch)
     sequences = drawn_from(replay.sample(20_000 if length == 1 else 12_000, length))
     got = check_decisions(sequences, ledgers)

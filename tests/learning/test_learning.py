@@ -154,6 +154,10 @@ def test_parameters_that_cant_be_flat():
     mixed = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
     with pytest.raises(ConfigError, match=r"torch.float32 on cpu', 'torch.float64 on cpu"):
         flat_parameters(mixed)
+    tied = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    tied[1].weight.data = tied[0].weight.data
+    with pytest.raises(ConfigError, match=r"share memory, 0\.weight and 1\.weight; tie them by"):
+        flat_parameters(tied)
 
 
 @pytest.mark.parametrize("move", [flat_parameters, lambda module: module.double()], ids=["flat again", "double"])

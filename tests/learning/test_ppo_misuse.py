@@ -225,6 +225,31 @@ def test_actions_of_other_dtypes(dtype):
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
 
 
+def test_a_learner_made_in_inference_mode():
+    module = make_module()
+    with torch.inference_mode():
+        learner = PPOLearner(module)
+    learner.update(make_batch(module))
+    assert learner.backend == "compiled"
+
+
+def test_columns_that_were_computed_with_gradients_or_are_integers():
+    """They are data: no gradient flows into what they were computed from."""
+    module = make_module()
+    batch = make_batch(module)
+    weight = nn.Parameter(torch.ones(()))
+    batch["advantages"], batch["value_targets"] = batch["advantages"] * weight, batch["value_targets"].round().long()
+    found = [learner.update(batch) for learner in both(module, epochs=2)]
+    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-4) and weight.grad is None
+
+
+@pytest.mark.parametrize("name", ["epochs", "num_minibatches", "minibatch_size", "num_threads"])
+@pytest.mark.parametrize("value", [0, 2.5, math.nan])
+def test_sizes_out_of_range(name, value):
+    with pytest.raises(ConfigError, match=f"{name} must be (at least 1|a whole number), got {value}"):
+        PPOLearner(make_module(), **{name: value})
+
+
 @pytest.mark.parametrize("name", ["clip", "vf_coeff", "vf_clip", "entropy_coeff", "kl_coeff", "max_grad_norm"])
 @pytest.mark.parametrize("value", [-0.1, math.nan, -math.inf])
 def test_options_out_of_range(name, value):

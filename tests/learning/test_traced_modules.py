@@ -4,8 +4,10 @@ shows: autograd has to update these."""
 import copy
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
+from queue import SimpleQueue
 
 import gymnasium as gym
 import numpy as np
@@ -186,6 +188,10 @@ def counting_twice(module, obs):
     return counting(module, counting(module, obs))
 
 
+def counting_noise(module, obs):
+    return counting(module, obs + torch.randn(6))
+
+
 def counting_in_a_new_buffer(module, obs):
     module.n_calls = module.n_calls + 1
     return obs
@@ -255,8 +261,12 @@ BY_AUTOGRAD = {
     "random skips": (skipping(lambda: random.random()), "random"),
     "random skips by NumPy": (skipping(lambda: np.random.random()), "random"),  # noqa: NPY002
     "random skips by torch": (skipping(lambda: float(torch.rand(()))), "has aten.rand"),
+    "a count of noise": (of_observations(counting_noise, lambda module: setattr(module, "n_calls", 0)),
+                         "has aten.randn"),
 }  # fmt: skip
-AT_RANDOM = {"noise", "dropout", "random skips", "random skips by NumPy", "random skips by torch"}
+AT_RANDOM = {
+    "noise", "dropout", "random skips", "random skips by NumPy", "random skips by torch", "a count of noise",
+}  # fmt: skip
 
 
 def in_doubles(column):
@@ -290,6 +300,38 @@ def test_modules_that_do_more_than_layers(name):
     for seed in range(2):
         learner.update(batch_of(learner.module, seed))
         assert re.match(f"autograd: .*({reason})", learner.backend), learner.backend
+
+
+@pytest.mark.parametrize("name", sorted(AT_RANDOM))
+def test_reading_a_module_consumes_no_random_numbers(name):
+    make, _ = BY_AUTOGRAD[name]
+    module, following = make(), []
+    batch = batch_of(module, 0)
+    for compiled in (True, False):
+        learner = PPOLearner(copy.deepcopy(module), epochs=1, num_minibatches=1, compiled=compiled)
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        learner.update(batch)
+        following.append((float(torch.rand(())), random.random(), np.random.random()))  # noqa: NPY002
+    assert following[0] == following[1]
+
+
+def test_numbers_that_other_threads_draw_meanwhile_are_not_drawn_again():
+    drawn, pool = SimpleQueue(), ThreadPoolExecutor(1)
+
+    def draw_elsewhere(module, obs):
+        for draw in (lambda: float(torch.rand(())), random.random, np.random.random):
+            drawn.put(pool.submit(draw).result())
+        return obs
+
+    with pool:
+        module = of_observations(draw_elsewhere)()
+        learner = PPOLearner(module, epochs=1, num_minibatches=1, generator=torch.Generator())
+        for seed in range(3):
+            learner.update(batch_of(module, seed))
+    numbers = [drawn.get() for _ in range(drawn.qsize())]
+    assert len(set(numbers)) == len(numbers) > 9
 
 
 # Modules that are compiled all the same.

@@ -33,7 +33,7 @@ class Step:
 
 
 class TeamWorld(fastmarl.MultiAgentEnv):
-    """Agent a acts at every step while it lives, others every few steps; all that live are rewarded.
+    """Agents act at every step while they live, or every few steps; all that live are rewarded.
 
     The ledger of each episode is appended to `config["ledgers"]`.
     """
@@ -48,8 +48,9 @@ class TeamWorld(fastmarl.MultiAgentEnv):
     def reset(self, *, seed=None, options=None):
         rng = self.rng
         self.t, self.length = 0, int(rng.integers(1, 60))
-        self.every = {"a": 1, "b": int(rng.integers(1, 9)), "c": int(rng.integers(1, 30))}
-        self.begin = {"a": 0, "b": int(rng.choice([0, 4])), "c": int(rng.choice([0, 7]))}
+        self.every = {"a": int(rng.choice([1, 3])), "b": int(rng.integers(1, 9)), "c": int(rng.integers(1, 30))}
+        first = {"a": 0, "b": 4} if rng.integers(2) else {"a": 2, "b": 0}
+        self.begin = first | {"c": int(rng.choice([0, 7]))}
         self.death = {agent: int(rng.integers(1, 90)) for agent in AGENTS}
         self.back = {"a": 10**6, "b": self.death["b"] + 2, "c": 10**6}
         self.ledger: list[Step] = []

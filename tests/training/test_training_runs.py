@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import time
+from collections import Counter
 from itertools import count
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from fastmarl.cli.runs import example
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.train_options import parse_options
 from fastmarl.errors import CheckpointError, ConfigError
-from fastmarl.training import linear_schedule
+from fastmarl.learning import TeamReplay
+from fastmarl.training import linear_schedule, load_states, states_of
 from fastmarl.training.loop import train
 from fastmarl.training.run_folder import RunFolder, checkpoint_in
 
@@ -207,10 +209,11 @@ def test_more_steps_than_at_first_follow_the_longer_schedule(tmp_path):
     for _ in range(3):
         schedule.optimizer.step()
         schedule.step()
-    resumed.optimizer.load_state_dict(schedule.optimizer.state_dict())
-    resumed.load_state_dict(schedule.state_dict())
-    resumed.step()
-    assert resumed.get_last_lr() == [pytest.approx(1 - 0.98 * 4 / 12)]
+    parts = [{"optimizer": each.optimizer, "schedule": each} for each in (schedule, resumed)]
+    load_states(parts[1], states_of(parts[0]))
+    for update in (3, 4):
+        assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(1 - 0.98 * update / 12)
+        resumed.step()
 
 
 def test_seconds_count_from_the_beginning_of_the_run(tmp_path, monkeypatch):
@@ -251,3 +254,13 @@ def test_folders_of_runs_have_names_of_their_own(tmp_path, monkeypatch):
     first, second = (RunFolder.begin(None, "env-ippo-seed0", overwrite=False).path for _ in range(2))
     assert first != second and first.parent == second.parent == Path("runs")
     assert first.name.startswith("env-ippo-seed0-20")
+
+
+def test_iql_learns_from_each_agent_in_turn(tmp_path, monkeypatch):
+    """Also with more agents than updates per iteration."""
+    sampled = []
+    sample = TeamReplay.sample
+    monkeypatch.setattr(TeamReplay, "sample", lambda replay, n: sampled.append(id(replay)) or sample(replay, n))
+    run("iql", ["--num-envs", "4", "--steps", "900", "--updates", "2"], tmp_path / "run")
+    counts = Counter(sampled)
+    assert len(counts) == 3 and len(set(counts.values())) == 1

@@ -163,7 +163,8 @@ def aligned(
             "state_out", and names of other columns.
 
     Returns:
-        Group -> name -> column.
+        Group -> name -> column. A group is missing if none of its agents finished a step, unless `groups` or `agents`
+        name one that acted and waits; "active" is then all False.
 
     Raises:
         BatchError: If agents of a group have different spaces, an output was not recorded, an agent with steps is
@@ -174,20 +175,30 @@ def aligned(
     table = AgentEpisodeTable(chunks, with_waiting=True)
     members = members_of(table, episodes, groups, agents)
     slots = in_slots(table, members, len(episodes), by_module=groups is None)
+    first_E, end_E = _times(chunks)
     teams = {
         group: _Team(table, members[group], episodes, *places)
         for group, places in slots.items()
-        if table.length_S[places[0]].any()
+        if table.length_S[places[0]].any() or _any_waits(table, *places[:2], end_E)
     }
-    first_E, end_E = _times(chunks)
     for team in teams.values():
-        np.minimum.at(first_E, team.chunk_S, team.first_env_t_S)
+        if len(team.steps):
+            np.minimum.at(first_E, team.chunk_S, team.first_env_t_S)
     n_rows_E = end_E - first_E
     shared = {Columns.SEQ_LENS: n_rows_E, Columns.FIRST_ENV_T: first_E, Columns.EPS_ID: _ids(chunks)}
     states_E = [states for each in chunks for states in _states_of(each)]
     if any(states is not None for states in states_E):
         shared[Columns.ENV_STATE] = _env_states(states_E, first_E, n_rows_E)
     return {group: _columns(team, first_E, n_rows_E, outputs) | shared for group, team in teams.items()}
+
+
+def _any_waits(table: AgentEpisodeTable, place_S: np.ndarray, chunk_S: np.ndarray, end_E: np.ndarray) -> bool:
+    """Return True if an agent acted in its chunk and waits; the agents have no steps."""
+    if not len(place_S):
+        return False
+    seen = Trajectories(table, place_S)
+    waits_S = seen.final_env_t() < end_E[chunk_S]
+    return bool((waits_S & ~np.logical_or(*seen.ended_S.values())).any())
 
 
 def _ids(chunks: list[Unbuilt | MultiAgentEpisode]) -> np.ndarray:
@@ -215,7 +226,7 @@ class _Team:
         place_S, chunk_S, slot_S: Table index, chunk and slot of each agent episode of the group, int64.
 
     Attributes:
-        trajectories: Agent episodes with steps; `chunk_S` and `slot_S` refer to these.
+        trajectories: Agent episodes with steps, or all if none has steps; `chunk_S` and `slot_S` refer to these.
         seen: All agent episodes of the group, with or without steps; `seen_places` are their chunks and slots.
     """
 
@@ -229,6 +240,7 @@ class _Team:
         slot_S: np.ndarray,
     ):
         acts = table.length_S[place_S] > 0
+        acts |= not acts.any()
         self.ids_EA, self.episodes = ids_EA, episodes
         self.trajectories = Trajectories(table, place_S[acts])
         self.chunk_S, self.slot_S = chunk_S[acts], slot_S[acts]
@@ -244,6 +256,8 @@ class _Team:
     @property
     def next_env_t_N(self) -> np.ndarray:
         """Env step at which the observation after each step arrived, int64 [N]."""
+        if not len(self.steps):
+            return self.env_t_N
         next_N = np.append(self.env_t_N[1:], 0)
         next_N[self._last_N] = self.trajectories.final_env_t()
         return next_N
@@ -337,11 +351,13 @@ class _Spread:
 
     def __call__(self, leaf: np.ndarray) -> np.ndarray:
         """Scatter items [n, ...] into a new array [*shape, ...]."""
+        if not len(leaf):
+            return np.zeros((*self._shape, *leaf.shape[1:]), leaf.dtype)
         return self._finished(leaf.take(self._item_of_entry, 0))
 
     def read(self, trajectories: Trajectories, names: Collection[str], steps: np.ndarray) -> Batch:
         """Read these columns at `steps`, with one step per item, and scatter them."""
-        if trajectories.is_one_run:
+        if trajectories.is_one_run and len(steps):
             columns = trajectories.read_all(names, steps.take(self._item_of_entry))
             return {name: map_struct(self._finished, column) for name, column in columns.items()}
         columns = trajectories.read_all(names, steps)

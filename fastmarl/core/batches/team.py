@@ -100,13 +100,13 @@ class TeamRewards:
         """
         active, ids = batch[Columns.ACTIVE], batch[Columns.EPS_ID].tolist()
         for chunk, slot in np.ndindex(waits.shape):
-            key = ids[chunk], slot
-            if key in self._since:
-                earlier, acted = self._since.pop(key), active[:, chunk, slot]
-                if acted.any():
-                    rewards[acted.argmax(), chunk, slot] += earlier
-                else:
-                    self._since[key] = earlier + float(total_E[chunk])
+            key, acted = (ids[chunk], slot), active[:, chunk, slot]
+            earlier = self._since.pop(key, None)
+            if earlier is not None and not acted.any():  # it still waits
+                self._since[key] = earlier + float(total_E[chunk])
+                continue
+            if earlier is not None:
+                rewards[acted.argmax(), chunk, slot] += earlier
             if waits[chunk, slot]:
                 self._since[key] = float(since_EA[chunk, slot])
         running = set(ids)
