@@ -2,7 +2,7 @@
 
 python examples/iql.py --steps 1000000 --folder runs/iql
 
-Random play returns about -79 per episode. 1 million env steps, 51 CPU seconds, raise greedy play to -41 (figures:
+Random play returns about -79 per episode. 1 million env steps, 39 CPU seconds, raise greedy play to -42 (figures:
 docs/gallery.md). The algorithm is the same as in vdn.py, for teams of a single agent. --folder receives the learning
 curve and checkpoints, from which --resume continues; they contain the replays, up to 110 MB each.
 """
