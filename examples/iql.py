@@ -48,7 +48,7 @@ class Learner:
             self.replays[agent].add(batch)
         replays, stats = [each for each in self.replays.values() if len(each)], {}
         for _ in range(self.updates if replays else 0):
-            turn = self.schedule.last_epoch  # of all updates so far, so that each agent has its turn
+            turn = self.schedule.last_epoch  # the number of updates so far, in all calls
             stats = self.q.update(replays[turn % len(replays)].sample(BATCH))
             self.schedule.step()
         return stats

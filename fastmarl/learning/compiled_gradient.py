@@ -169,11 +169,13 @@ def _form_of(batch: Mapping[str, Any]) -> Any:
 
 
 class _Draws(TorchDispatchMode):
-    """Finds and takes back what is drawn from the global random generators, but not by other threads.
+    """Detects draws from the global random generators, and restores the generators at the end.
+
+    Torch operations of other threads are ignored. NumPy and `random` do not tell which thread draws, so their
+    generators are restored only if there is no other thread.
 
     Attributes:
-        are_found: True if numbers were drawn. Those from the generators of NumPy and `random` may be another thread's;
-            they are taken back only if there is none.
+        are_found: True if numbers were drawn.
     """
 
     def __enter__(self) -> Self:

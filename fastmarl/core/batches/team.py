@@ -102,10 +102,10 @@ class TeamRewards:
         for chunk, slot in np.ndindex(waits.shape):
             key, acted = (ids[chunk], slot), active[:, chunk, slot]
             earlier = self._since.pop(key, None)
-            if earlier is not None and not acted.any():  # it still waits
-                self._since[key] = earlier + float(total_E[chunk])
-                continue
             if earlier is not None:
+                if not acted.any():  # it still waits
+                    self._since[key] = earlier + float(total_E[chunk])
+                    continue
                 rewards[acted.argmax(), chunk, slot] += earlier
             if waits[chunk, slot]:
                 self._since[key] = float(since_EA[chunk, slot])
