@@ -2,8 +2,9 @@
 
 python benchmarks/bench_background.py
 
-It measures ratios of the time, and of the CPU time of both processes. With two free cores an iteration takes at least
-as long as the busier process; the number of cores that both have used is printed, too.
+It measures ratios of the time, and of the CPU time of both processes, to an iteration with one thread. With two free
+cores an iteration takes at least as long as the busier process; the number of cores that both have used is printed,
+too. The same ratio of an iteration with a thread per core, without a background process, shows what threads save.
 """
 
 import argparse
@@ -27,21 +28,22 @@ Batches = Callable[[], Any]
 Seconds = tuple[float, float]
 
 
-def make_config(env: str) -> fastmarl.EnvRunnerConfig:
+def make_config(env: str, num_threads: int | None) -> fastmarl.EnvRunnerConfig:
     return fastmarl.EnvRunnerConfig(
         env=env,
         num_envs_per_env_runner=ENVS[env],
         rollout_fragment_length=FRAGMENT,
         model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
         seed=0,
+        num_threads=num_threads,
     )
 
 
 class Learner:
     """Trains a module in place."""
 
-    def __init__(self, module: fastmarl.RLModule, epochs: int):
-        self._ppo = PPOLearner(module, lr=1e-4, epochs=epochs, num_minibatches=MINIBATCHES)
+    def __init__(self, module: fastmarl.RLModule, epochs: int, num_threads: int | None):
+        self._ppo = PPOLearner(module, lr=1e-4, epochs=epochs, num_minibatches=MINIBATCHES, num_threads=num_threads)
 
     def learn(self, batch: Any) -> None:
         add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=make_value_fn(self._ppo.module))
@@ -59,15 +61,20 @@ def iterations(n: int, next_batch: Batches, learn: Callable[[Any], None], publis
 
 def rounds(env: str, epochs: int, n_rounds: int, n: int) -> Iterator[dict[str, float]]:
     """Yield the ratios of the times of an iteration, once per round."""
-    config = make_config(env)
-    with fastmarl.MultiAgentEnvRunner(config) as runner, BackgroundSampler(config) as sampler:
-        here, there = (
-            Learner(runner.module["default_policy"], epochs),
-            Learner(sampler.module["default_policy"], epochs),
+    config = make_config(env, 1)
+    with (
+        fastmarl.MultiAgentEnvRunner(config) as runner,
+        fastmarl.MultiAgentEnvRunner(make_config(env, None)) as threaded,
+        BackgroundSampler(config) as sampler,
+    ):
+        here, with_threads, there = (
+            Learner(each.module["default_policy"], epochs, num_threads)
+            for each, num_threads in ((runner, 1), (threaded, None), (sampler, 1))
         )
         (child,) = (each for each in psutil.Process().children() if "resource_tracker" not in " ".join(each.cmdline()))
         for _ in range(n_rounds):
             foreground = iterations(n, lambda: columns(runner.sample()), here.learn, lambda: None)
+            threads = iterations(n, lambda: columns(threaded.sample()), with_threads.learn, lambda: None)
             iterations(1, sampler.next, there.learn, sampler.set_weights)  # from now on a batch is sampled in advance
             before = sum(child.cpu_times()[:2])
             background = iterations(n, sampler.next, there.learn, sampler.set_weights)
@@ -78,6 +85,7 @@ def rounds(env: str, epochs: int, n_rounds: int, n: int) -> Iterator[dict[str, f
                 "CPU time of the learner": background[1] / foreground[1],
                 "CPU time of the sampler": of_child / foreground[1],
                 "cores": (background[1] + of_child) / background[0],
+                "time with threads instead": threads[0] / foreground[0],
                 "CPU ms of the plain one": 1e3 * foreground[1],
             }
 
@@ -96,7 +104,7 @@ def main() -> None:
             print(f"{env}, {epochs} epochs")
             for name in measured[0]:
                 values = sorted(each[name] for each in measured)
-                print(f"  {name:24} {median(values):7.2f} ({values[0]:.2f} to {values[-1]:.2f})")
+                print(f"  {name:25} {median(values):7.2f} ({values[0]:.2f} to {values[-1]:.2f})")
 
 
 if __name__ == "__main__":

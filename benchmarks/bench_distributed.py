@@ -47,6 +47,7 @@ def make_config(env: str, num_envs: int | None = None) -> fastmarl.EnvRunnerConf
         rollout_fragment_length=25,
         model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
         seed=0,
+        num_threads=1,
     )
 
 
@@ -74,7 +75,7 @@ def timed(work: Callable[[], Any], processes: Sequence[psutil.Process]) -> tuple
 
 
 def speed(env: str, n_rounds: int) -> None:
-    """Print the agent steps per second of groups, relative to one runner in this process."""
+    """Print the agent steps per second of groups, relative to one runner in this process; a thread for each."""
     config, steps = make_config(env), STEPS_OF_CALL[env]
     print(
         f"{env}, {ENVS[env]} environments, calls of {steps:,} env steps, columns and GAE made where they were sampled"
@@ -202,7 +203,7 @@ class Canned(Actors):
 
     def __init__(self, module: Any):
         self._start = HostReady(0, "here", module, True)
-        counts = Counts(1, 1, 1, 0, Counter(a=1), Counter(m=1))
+        counts = Counts(calls=1, ticks=1, env_steps=1, agent_steps=Counter(a=1), module_steps=Counter(m=1))
         self._report = HostReport({"obs": np.zeros(1)}, 0, Increment(counts, {}, Counter(), [], []), {})
 
     def start(self) -> Any:

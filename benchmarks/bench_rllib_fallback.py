@@ -1,6 +1,6 @@
 """The speed of fastmarl.rllib's runner relative to RLlib's own class where it falls back to RLlib's loop.
 
-    python benchmarks/bench_rllib_fallback.py [--rounds 15] [--kinds piece lists] [--sims cartpole-2x1]
+    python -m benchmarks.bench_rllib_fallback [--rounds 15] [--kinds piece lists] [--sims cartpole-2x1]
 
 Both runners are in one process, with the same config and seeds, and take turns: in each round, eight calls of
 `sample()` and one of `get_metrics()`. The figures are ratios of CPU times; above 1, ours is faster.

@@ -1,6 +1,6 @@
 """The speed of fastmarl.rllib's runner with callbacks, connectors, other nets and actions, relative to RLlib's class.
 
-    python benchmarks/bench_rllib_pieces.py [--rounds 5] [--kinds lstm mean_std]
+    python -m benchmarks.bench_rllib_pieces [--rounds 5] [--kinds lstm mean_std]
 
 RLlib's class and ours, with sampler="exact" and "fast", are in one process, with the same config and seeds, and take
 turns: in each round, one call of `sample()` for 1,000 env steps and one of `get_metrics()`. The figures are CPU times
