@@ -97,6 +97,7 @@ cdef class DenseNet:
     cdef list _weights                      # keeps the arrays alive that layers point to
     cdef cnp.ndarray _room, _out_logits, _out_values
     cdef float _scale
+    cdef bint _has_cells
 
     def __cinit__(
         self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None, float scale=1.0, bound=None
@@ -151,6 +152,7 @@ cdef class DenseNet:
         cdef Py_ssize_t n_gates
         kind, state_weight, state_bias = memory
         layer.n_out = state_weight.shape[1]
+        self._has_cells = True
         struct = np.zeros(sizeof(dense_cell), np.uint8)
         self._weights.append(struct)
         layer.cell = cell = <dense_cell*>cnp.PyArray_DATA(<cnp.ndarray>struct)
@@ -202,7 +204,8 @@ cdef class DenseNet:
         cdef Py_ssize_t block, n_blocks = (n + BLOCK_ROWS - 1) // BLOCK_ROWS
         if n != self._n:
             self._make_room(n)
-        self._set_states(n, iter(states or ()), iter(next_states or ()))
+        if self._has_cells or states or next_states:
+            self._set_states(n, iter(states or ()), iter(next_states or ()))
         nets[0] = &self._net
         if threads is not None and not len(copies) + 1 == threads.n <= _MOST_THREADS:
             raise ValueError(f"expected a network for each of at most {_MOST_THREADS} threads, got {len(copies) + 1} "
@@ -229,7 +232,8 @@ cdef class DenseNet:
         """Return a copy's network, prepared for the same rows."""
         if copy._net.n_layers != self._net.n_layers or copy._net.n_obs != self._net.n_obs:
             raise ValueError("this is no copy of the network")
-        copy._set_states(n, iter(states or ()), iter(next_states or ()))
+        if copy._has_cells:
+            copy._set_states(n, iter(states or ()), iter(next_states or ()))
         return &copy._net
 
     cdef int _set_states(self, Py_ssize_t n, states, next_states) except -1:

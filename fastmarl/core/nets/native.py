@@ -271,14 +271,19 @@ class NativeModule(NativeNet):
             self.renew()
         if self._net is None or self._rows is None:
             return None
-        if [state.shape for state in states] != [state.shape for state in self._next]:
-            self._next = [np.empty_like(state) for state in states]
+        if states or self._next:
+            self._make_next(states)
         logits, values = self._net.forward(self._rows.of(leaves), [*states], self._next)
         first = 0
         for index, size in self._masks:
             rule_out(logits, leaves[index], first)
             first += size
         return logits, values, self._next
+
+    def _make_next(self, states: Sequence[np.ndarray]) -> None:
+        """Make room for the states after this step, reusing memory of the same shape."""
+        if [state.shape for state in states] != [state.shape for state in self._next]:
+            self._next = [np.empty_like(state) for state in states]
 
 
 def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool, dtype: str) -> str:
