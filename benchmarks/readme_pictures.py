@@ -3,7 +3,7 @@
     python benchmarks/readme_pictures.py speed
     python benchmarks/readme_pictures.py learning_curve
 
-Speeds are those in results/peers_spread.json, times those in results/time_to_return.json; the loop is run with three
+Speeds are those in results/peers.json, times those in results/time_to_return.json; the loop is run with three
 seeds.
 """
 
@@ -20,9 +20,9 @@ from fastmarl.report.plots import LIMIT, OTHERS, OURS, bars, picture
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
-PEERS, TIMES = RESULTS / "peers_spread.json", RESULTS / "time_to_return.json"
+PEERS, TIMES = RESULTS / "peers.json", RESULTS / "time_to_return.json"
 IMAGES = ROOT / "docs" / "images"
-SAMPLERS = {  # in peers_spread.json -> in the picture
+SAMPLERS = {  # in peers.json -> in the picture
     "fastmarl": "fastmarl",
     "fastmarl-rllib": "RLlib with fastmarl",
     "pufferlib": "PufferLib 3",
