@@ -26,6 +26,8 @@ from fastmarl.learning.team_rows import TeamRows, TeamSequences
 from fastmarl.learning.tensors import to_tensors
 
 NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, "active", "new_active", "terminateds")
+TRAJECTORY = "trajectory"
+OPTIONAL = (Columns.ACTION_MASK, Columns.LOSS_MASK, Columns.ENV_STATE, TRAJECTORY)
 HUBER, MSE = "huber", "mse"
 
 
@@ -44,8 +46,8 @@ class QLearner:
     Reinforcement Learning with Double Q-learning").
 
     The action values are the output "action_dist_inputs" of the module. Their gradient is compiled for the same modules
-    as in `PPOLearner`; the gradient of the mixer is not compiled. A recurrent module starts each sequence with its
-    initial state, and sees only the decisions in which the agent takes part.
+    as in `PPOLearner`; the gradient of the mixer is not compiled. A recurrent module starts each sequence, and each
+    trajectory within it, with its initial state, and sees only the decisions in which the agent takes part.
 
     Args:
         module: Module with a Discrete action space. Its parameters and the mixer parameters are moved into a single
@@ -188,12 +190,13 @@ class QLearner:
         """Return the columns that are used, as tensors on the device of the module."""
         if missing := [name for name in NEEDED if name not in batch]:
             raise BatchError(f"QLearner needs the columns {missing}, got only {list(batch)}")
-        others = [name for name in (Columns.ACTION_MASK, Columns.LOSS_MASK, Columns.ENV_STATE) if name in batch]
-        rows = to_tensors(batch, [*NEEDED, *others], self.parameters.device)
+        optional = [name for name in OPTIONAL if name in batch]
+        rows = to_tensors(batch, [*NEEDED, *optional], self.parameters.device)
         rows.setdefault(Columns.LOSS_MASK, torch.ones_like(rows["terminateds"]))
         _check_shapes(rows)
-        if rows[Columns.ACTIONS].is_floating_point():
-            raise BatchError(f"expected integer actions, got {rows[Columns.ACTIONS].dtype}")
+        for name in (Columns.ACTIONS, TRAJECTORY):
+            if name in rows and rows[name].is_floating_point():
+                raise BatchError(f"expected integer {name!r}, got {rows[name].dtype}")
         actions = rows[Columns.ACTIONS] = rows[Columns.ACTIONS].long()
         if not (int(actions.min()) >= 0 and int(actions.max()) < self._num_actions):
             raise BatchError(f"expected actions >= 0 and < {self._num_actions}, got {int(actions.min())} to "
@@ -330,6 +333,8 @@ def _check_shapes(rows: Mapping[str, Any]) -> None:
     n, length, n_agents = shape
     expected: dict[str, tuple[int, ...]] = {"active": shape, "new_active": shape}
     expected |= dict.fromkeys((Columns.REWARDS, "terminateds", Columns.LOSS_MASK), (n, length))
+    if TRAJECTORY in rows:
+        expected[TRAJECTORY] = n, length + 1, n_agents
     for name, of_column in expected.items():
         if rows[name].shape != of_column:
             raise BatchError(f"expected {name!r} of shape {tuple(of_column)}, got {tuple(rows[name].shape)}")

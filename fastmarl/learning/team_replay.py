@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.core.batches.team import rewards_by_arrival
+from fastmarl.core.batches.team import last_observations, rewards_by_arrival
 from fastmarl.core.errors import BatchError, CheckpointError, ConfigError
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
@@ -24,8 +24,8 @@ UNKNOWN, NONE = -1, -2  # values for the next decision: not known yet; none, sin
 WRITTEN = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_MASK)
 NEXT = "next"
 OF_ACTED = {name: name for name in WRITTEN}
-OF_LAST = {Columns.OBS: Columns.FINAL_OBS, Columns.ACTION_MASK: Columns.FINAL_ACTION_MASK}
-FLAGS = ("observed", "acted", "awaited")  # per agent: it could act, its action is known, its action will be known
+# Per agent: it could act, its action is known, its action will be known, it decides no more in this trajectory.
+FLAGS = ("observed", "acted", "awaited", "ended")
 
 
 @public("fastmarl.learning")
@@ -83,20 +83,23 @@ class TeamReplay:
             BatchError: If this batch has an "env_state" and earlier batches did not, or vice versa.
         """
         batch = dict(batch)
-        continues, final_t = batch[Columns.CONTINUES], batch[Columns.FINAL_T]
-        waits = continues & ~batch[Columns.TRUNCATEDS].any(0)
         t, e, a = np.nonzero(batch[Columns.ACTIVE])
-        chunk, slot = np.nonzero(continues)
-        is_decision = np.zeros((len(batch[Columns.ACTIVE]) + 1, len(continues)), bool)
-        is_decision[t, e] = is_decision[final_t[chunk, slot], chunk] = True
+        lasts = last_observations(batch)
+        is_decision = np.zeros((len(batch[Columns.ACTIVE]) + 1, len(batch[Columns.SEQ_LENS])), bool)
+        is_decision[t, e] = True
+        for last in lasts:
+            is_decision[last.t, last.e] = True
         self._make_columns(batch)
         first = self._n
         numbers, former = self._number(batch, is_decision)
         self._clear(first)
         # Last observations are written first, as an episode may continue in another chunk of this batch.
-        finals = numbers[final_t[chunk, slot], chunk]
-        self._write(finals, slot, batch, (chunk, slot), acted=False, awaited=waits[chunk, slot])
-        self._write(numbers[t, e], a, batch, (t, e, a), acted=True, awaited=False)
+        for last in lasts:
+            sources = {Columns.OBS: last.obs, Columns.ACTION_MASK: last.action_mask}
+            awaited = last.awaited
+            self._write(numbers[last.t, last.e], last.a, batch, (last.e, last.a), sources, awaited, ~awaited)
+        terminated = batch[Columns.TERMINATEDS][t, e, a]
+        self._write(numbers[t, e], a, batch, (t, e, a), OF_ACTED, np.zeros_like(terminated), terminated)
         if Columns.ENV_STATE in batch:
             places = np.nonzero(self._is_kept(numbers))
             self._columns[Columns.ENV_STATE][numbers[places] % self._capacity] = batch[Columns.ENV_STATE][places]
@@ -117,7 +120,8 @@ class TeamReplay:
             next decision because all agents have terminated; "loss_mask" bool [n, T], False after the end of an episode
             and for incomplete decisions, which recurrent modules should still see; and if recorded, "env_state"
             [n, T + 1, ...] and, if outside observations, "action_mask" [n, T + 1, A, choices]. Missing entries are
-            zeros.
+            zeros. If agents respawned, "trajectory" int64 [n, T + 1, A] is the number of trajectories of the agent that
+            ended before in the sequence: recurrent modules start each with an initial state.
 
         Raises:
             BatchError: If there is no complete decision yet, or `n` or `length` is less than 1.
@@ -174,10 +178,14 @@ class TeamReplay:
         names = [name for name in (*WRITTEN, Columns.ENV_STATE) if name in self._columns]
         found = {name: map_struct(taken, self._columns[name]) for name in names}
         found[Columns.ACTIONS] = map_struct(lambda leaf: leaf[:, :-1], found[Columns.ACTIONS])
-        found |= {"active": taken(self._columns["acted"])[:, :-1],
-                  "new_active": taken(self._columns["observed"])[:, 1:],
+        observed, ended = (taken(self._columns[name]) for name in ("observed", "ended"))
+        found |= {"active": taken(self._columns["acted"])[:, :-1], "new_active": observed[:, 1:],
                   Columns.REWARDS: self._columns[Columns.REWARDS][rows[:, :-1]] * is_ready,
                   "terminateds": terminateds & is_ready, Columns.LOSS_MASK: is_ready}  # fmt: skip
+        if ended[:, :-1].any():
+            earlier = np.cumsum(ended, 1) - ended  # trajectories that ended before
+            if (earlier * observed).any():
+                found["trajectory"] = earlier * observed
         return to_tensors(found, device=device)
 
     # Writing.
@@ -245,14 +253,13 @@ class TeamReplay:
         slots: np.ndarray,
         batch: Mapping[str, Any],
         places: tuple,
-        *,
-        acted: bool,
-        awaited: Any,
+        sources: Mapping[str, str],
+        awaited: np.ndarray,
+        ended: np.ndarray,
     ) -> None:
-        """Write observations, and actions if `acted`, at these positions of the batch."""
+        """Write the columns at these positions of the batch; `sources` maps our columns to those of the batch."""
         kept = self._is_kept(numbers)
         rows, slots = numbers[kept] % self._capacity, slots[kept]
-        sources = OF_ACTED if acted else OF_LAST
         for name, source in sources.items():
             if source in batch:
                 leaves = zip(flatten_struct(self._columns[name]), flatten_struct(batch[source]), strict=True)
@@ -261,8 +268,8 @@ class TeamReplay:
             elif name in self._columns:
                 self._columns[name][rows, slots] = True  # no mask was received
         self._columns["observed"][rows, slots] = True
-        self._columns["acted"][rows, slots] = acted
-        self._columns["awaited"][rows, slots] = awaited if acted else awaited[kept]
+        self._columns["acted"][rows, slots] = Columns.ACTIONS in sources
+        self._columns["awaited"][rows, slots], self._columns["ended"][rows, slots] = awaited[kept], ended[kept]
 
     def _pay(self, arrived: np.ndarray, numbers: np.ndarray, former: list[_Stream]) -> None:
         """Add each of the rewards [T + 1, E] to the last decision before its arrival."""
@@ -331,11 +338,16 @@ class TeamReplay:
             state: Result of `get_state()` of a replay with the same capacity.
 
         Raises:
-            CheckpointError: If the capacity differs.
+            CheckpointError: If the capacity differs, or an earlier version saved the state.
         """
         if state["capacity"] != self._capacity:
             raise CheckpointError(
                 f"the saved replay has a capacity of {state['capacity']:,}, but this one has {self._capacity:,}"
+            )
+
+        if state["columns"] and (missing := [name for name in FLAGS if name not in state["columns"]]):
+            raise CheckpointError(
+                f"the saved replay has no column {missing[0]!r}: an earlier version of fastmarl saved it"
             )
 
         def whole(leaf: np.ndarray) -> np.ndarray:

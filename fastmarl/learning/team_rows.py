@@ -65,33 +65,48 @@ class TeamRows:
 
 
 class TeamSequences(TeamRows):
-    """A batch with one sequence per agent, which starts with the decisions that the agent takes part in."""
+    """A batch with one sequence per trajectory, which starts with the decisions that the agent takes part in.
+
+    Axes in names: T decision, B agent of a batch entry, S sequence.
+    """
 
     def __init__(self, rows: Mapping[str, Any]):
         super().__init__(rows)
-        is_absent = ~self._by_agent(self._is_there)
         self._columns[Columns.OBS] = map_struct(self._cleared, rows[Columns.OBS])  # a pass reads complete sequences
-        self._order = is_absent.int().argsort(stable=True, dim=1)  # [n A, T + 1]
-        self._places = self._order.argsort(1)
-        self._sequence = torch.arange(len(is_absent), device=is_absent.device)[:, None]
+        is_there = self._by_agent(self._is_there)
+        n, length = is_there.shape
+        steps, agents = torch.arange(length, device=is_there.device), torch.arange(n, device=is_there.device)[:, None]
+        self._agent_S, sequence_BT = agents.squeeze(1), agents.expand(n, length)
+        self._is_split = "trajectory" in rows
+        if self._is_split:
+            ids, sequence_BT = (self._by_agent(rows["trajectory"]) * n + agents).unique(return_inverse=True)
+            self._agent_S = ids % n
+            is_there = is_there[self._agent_S]
+            is_there &= sequence_BT[self._agent_S] == torch.arange(len(ids), device=ids.device)[:, None]
+        self._order_ST = (~is_there).int().argsort(stable=True, dim=1)
+        self._padding_ST = ~is_there.gather(1, self._order_ST)
+        self._places_BT = sequence_BT, self._order_ST.argsort(1)[sequence_BT, steps]
 
     def _by_agent(self, column: Tensor) -> Tensor:
         return column.transpose(1, 2).flatten(0, 1)
 
     def inputs(self, module: RLModule) -> dict[str, Any]:
-        n, device = len(self._order), self._order.device
+        n, device = self._order_ST.shape[0], self._order_ST.device
         state = map_struct(
             lambda leaf: torch.as_tensor(leaf, device=device).expand(n, *leaf.shape), module.get_initial_state()
         )
         return {**super().inputs(module), Columns.STATE_IN: state}
 
     def rows(self, column: Tensor) -> Tensor:
-        return self._by_agent(column)[self._sequence, self._order]
+        rows = self._by_agent(column)[self._agent_S[:, None], self._order_ST]
+        if self._is_split:  # remove the decisions of other trajectories
+            rows.masked_fill_(self._padding_ST.view(*rows.shape[:2], *[1] * (rows.dim() - 2)), 0)
+        return rows
 
     def columns(self, rows: Tensor) -> Tensor:
         n, length, n_agents = self._is_acted.shape
-        by_agent = rows.unflatten(0, (-1, length))[self._sequence, self._places]
+        by_agent = rows.unflatten(0, (-1, length))[self._places_BT]
         return by_agent.unflatten(0, (n, n_agents)).transpose(1, 2)
 
     def _has(self, where: Tensor) -> Tensor:
-        return self._by_agent(where).any(1)
+        return self.rows(where).any(1)

@@ -1,11 +1,14 @@
 """Batches and replays of teams, against the ledgers of an environment."""
 
+import copy
 import pickle
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from support.exhaustive import further
-from support.team_ledgers import AGENTS, TeamWorld, decisions_of, rewards_between, team_decisions
+from support.scripted import Step, scripted
+from support.team_ledgers import AGENTS, TeamWorld, decisions_of, present_in, rewards_between, team_decisions
 
 import fastmarl
 from fastmarl.batches import (
@@ -20,6 +23,7 @@ from fastmarl.errors import BatchError, CheckpointError, ConfigError
 from fastmarl.learning import TeamReplay
 
 CALLS = [7, 20, 1, 3, 40, 40, 13, 2, 60, 40, 5, 90, 40, 40, 40]
+BOX = gym.spaces.Box(0, 9, (1,), np.float32)
 SAMPLED = {"long calls": {}, "in many calls, often no agent finishes a step": {"calls": [1, 1, 2] * 250, "num_envs": 1}}
 
 
@@ -65,6 +69,12 @@ def test_batches_without_finished_steps_have_all_columns(outputs):
         form = frozenset((name, column.dtype, column.ndim, column.shape[3:]) for name, column in batch.items())
         forms[bool(batch["active"].any())].add(form)
     assert forms[True] == forms[False] and len(forms[True]) == 1
+
+
+def compacted(chunks):
+    for chunk in chunks:
+        chunk.compact()
+    return chunks
 
 
 def complete(ledgers, *, running):
@@ -209,6 +219,10 @@ def test_bad_capacities_states_and_lengths():
     replay.add(batch)
     with pytest.raises(CheckpointError, match="has a capacity of 50, but this one has 60"):
         TeamReplay(60).set_state(replay.get_state())
+    state = replay.get_state()
+    del state["columns"]["ended"]
+    with pytest.raises(CheckpointError, match="no column 'ended': an earlier version"):
+        TeamReplay(50).set_state(state)
     with pytest.raises(BatchError, match="'env_state' must be in all of the batches or in none"):
         replay.add(batch | {"env_state": np.zeros((len(batch["active"]) + 1, 3, 2))})
     with pytest.raises(BatchError, match="n and length must be at least 1, got 4 and 0"):
@@ -230,6 +244,49 @@ def test_an_empty_replay_can_not_be_drawn_from():
         TeamReplay(5).sample(1)
     with pytest.raises(BatchError, match="no complete episode to sample; it keeps 5 decisions"):
         TeamReplay(5).sample_episodes(1)
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda chunks: chunks, copy.deepcopy, compacted], ids=["views", "copies", "compacted"]
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_last_rows_show_everyone_who_goes_on(seed, copied):
+    """Agents may respawn, or be observed for the first time, in the last env step of a chunk."""
+    groups, respawned = {"team": AGENTS}, 0
+    for _, chunks, ledgers in batches_of(seed):
+        (batch,) = aligned(copied(chunks), groups=groups).values()
+        obs, masks = with_final_obs(batch)[..., 1], batch["final_action_mask"]
+        respawned += np.sum(batch.get("respawned", 0))
+        ledger_of = {number: each for each in ledgers for step in each for number in step.obs.values()}
+        for e, n_rows in enumerate(batch["seq_lens"]):
+            ledger = ledger_of.get(obs[:, e].max())  # None if all agents wait
+            if ledger is None:
+                continue
+            end = batch["first_env_t"][e] + n_rows
+            want = present_in(ledger[: end + 1]).get(end, {})
+            assert {agent: n for agent, n in zip(AGENTS, obs[n_rows, e], strict=True) if n} == want
+            for agent in want.keys() & ledger[end].obs.keys():  # others show an earlier observation, once more
+                a = AGENTS.index(agent)
+                returns = "respawned" in batch and batch["respawned"][e, a]
+                mask = (batch["respawn_action_mask"] if returns else masks)[e, a]
+                assert mask.tolist() == ledger[end].masks[agent].tolist()
+    assert respawned > 5
+
+
+def test_the_decision_of_an_agent_that_respawns_as_the_other_is_truncated():
+    both = Step("ab", 1)
+    script = ["ab", both, Step("ab", 1, terminated="b"), Step("a", 1), Step("ab", 1, truncated="a"), Step("b", 1),
+              Step("b", 1, terminated=True)]  # fmt: skip
+    config = fastmarl.EnvRunnerConfig(env=scripted(script, space=BOX), respawn=True, seed=0)
+    replay = TeamReplay(20)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        for n in (4, 2):
+            replay.add(aligned(runner.sample(num_timesteps=n), groups={"team": ["a", "b"]})["team"])
+    rows = {name: column[0].tolist() for name, column in replay.sample_episodes(1).items()}
+    assert rows["active"] == [[True, True]] * 2 + [[True, False]] * 2 + [[False, True]] * 2
+    assert rows["new_active"] == [[True, True], [True, False], [True, False], [True, True], [False, True], [False] * 2]
+    assert rows["obs"] == [[[0], [0]], [[1], [1]], [[2], [0]], [[3], [0]], [[4], [4]], [[0], [5]], [[0], [0]]]
+    assert (rows["rewards"], rows["terminateds"]) == ([2, 2, 1, 1, 1, 1], [False] * 5 + [True])
 
 
 @pytest.mark.parametrize("n_step", [1, 3, 100])

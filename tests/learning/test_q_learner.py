@@ -10,12 +10,15 @@ import pytest
 import torch
 from support.differences import assert_same
 from support.interrupts import interrupt_lines, lines_of
+from support.scripted import Step, scripted
 from torch import nn
 
 import fastmarl
+from fastmarl.batches import aligned
 from fastmarl.core.native._ppo import PPOGradient
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.errors import BatchError, ConfigError, ModuleOutputError
-from fastmarl.learning import QLearner, QMixer, dense_nets
+from fastmarl.learning import QLearner, QMixer, TeamReplay, dense_nets
 from fastmarl.modules import DefaultRLModule, EpsilonGreedyRLModule
 
 N_AGENTS, N_ACTIONS, N_OBS = 3, 4, 5
@@ -230,6 +233,64 @@ def test_updates_equal_plain_loops(lambda_, td_error_loss_fn):
     assert stats["qf_mean"] == pytest.approx(team_total / n, rel=1e-4)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_memory_begins_with_each_trajectory(name, compiled):
+    """Against one pass of the module for each decision of each agent."""
+    learner, batch = learner_of(name, gamma=0.9, td_error_loss_fn="mse", compiled=compiled), batch_of(MODULES[name][1])
+    module, rng = copy.deepcopy(learner.module), np.random.default_rng(2)
+    trajectory = batch["trajectory"] = (rng.random(batch["active"][:, :1].repeat(5, 1).shape) < 0.3).cumsum(1)
+    there = np.pad(batch["active"], ((0, 0), (0, 1), (0, 0))) | np.pad(batch["new_active"], ((0, 0), (1, 0), (0, 0)))
+    values = torch.zeros(*there.shape, N_ACTIONS)
+    initial = {key: torch.as_tensor(leaf)[None] for key, leaf in module.get_initial_state().items()}
+    for i, a in np.ndindex(len(there), N_AGENTS):
+        former, state = None, initial
+        for t in np.flatnonzero(there[i, :, a]):
+            if trajectory[i, t, a] != former:
+                former, state = trajectory[i, t, a], initial
+            obs = map_struct(lambda leaf, at=(i, t, a): torch.from_numpy(leaf[at])[None, None], batch["obs"])
+            outputs = module.forward_train({"obs": obs, "state_in": state})
+            values[i, t, a], state = outputs["action_dist_inputs"][0, 0], outputs["state_out"]
+    rows = {key: torch.as_tensor(batch[key]) for key in ("actions", "rewards", "active", "new_active", "terminateds")}
+    best = values[:, 1:].max(-1).values.detach()  # at first, the target network is the same
+    after = (best * rows["new_active"]).sum(-1) * ~rows["terminateds"]
+    taken = values[:, :-1].gather(-1, rows["actions"].long()[..., None]).squeeze(-1) * rows["active"]
+    counts = torch.from_numpy(batch["loss_mask"])
+    loss = nn.functional.mse_loss(taken.sum(-1)[counts], (rows["rewards"].float() + 0.9 * after)[counts])
+    loss.backward()
+    stats = learner.update(batch)
+    assert learner.backend == ("compiled" if compiled else "autograd: compiled is False")
+    assert stats["qf_loss"] == pytest.approx(loss.item(), rel=1e-4)
+    for key, each in module.named_parameters():
+        torch.testing.assert_close(learner.module.get_parameter(key).grad, each.grad, rtol=1e-3, atol=1e-5, msg=key)
+
+
+PHOENIX = ["ab", Step("ab", 1), Step("ab", 1), Step("ab", 1, truncated="b"), Step("a", 1), Step("ab", 1), Step("ab", 1),
+           Step("ab", 1, terminated="b"), Step("a", 1), Step("ab", 1), Step("ab", 1, terminated="a"), Step("ab", 1),
+           Step("ab", 1), Step("ab", 1, truncated=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize("calls", [[13], [5, 4, 4], [1] * 13])
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_values_of_agents_that_respawn_are_those_that_the_runner_acted_upon(name, calls):
+    _, _, model_config = MODULES[name]
+    config = fastmarl.EnvRunnerConfig(
+        env=scripted(PHOENIX, space=gym.spaces.Box(0, 20, (1,), np.float32)), respawn=True, model_config=model_config,
+        rl_module_spec=fastmarl.RLModuleSpec(inference_only=True),
+    )  # fmt: skip
+    replay, total = TeamReplay(100), 0.0
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        for n in calls:
+            chunks = runner.sample(num_timesteps=n)
+            for batch in aligned(chunks, groups={"team": ["a", "b"]}, outputs=["action_dist_inputs"]).values():
+                replay.add(batch)
+                taken = np.take_along_axis(batch["action_dist_inputs"], batch["actions"][..., None], -1)
+                total += taken[batch["active"]].sum()
+        learner = QLearner(copy.deepcopy(runner.module["default_policy"]))
+    stats = learner.update(replay.sample_episodes(1))
+    assert stats["qf_mean"] == pytest.approx(total / 13, rel=1e-4)
+
+
 @pytest.mark.parametrize("name", ["tanh", "gru"])
 def test_rows_that_do_not_count_may_hold_anything(name):
     learner, other = (learner_of(name, lambda: QMixer(N_AGENTS, N_AGENTS * N_OBS)) for _ in range(2))
@@ -329,13 +390,15 @@ def test_a_mixer_equals_its_formula():
     [
         ({"new_active": None}, "QLearner needs the columns ['new_active']"),
         ({"actions": np.zeros((40, 4), int)}, "'actions' [n, T, A] with at least one action, got shape (40, 4)"),
-        ({"actions": np.full((40, 4, 3), 0.9)}, "expected integer actions, got torch.float32"),
+        ({"actions": np.full((40, 4, 3), 0.9)}, "expected integer 'actions', got torch.float32"),
         ({"actions": np.full((40, 4, 3), 4)}, "expected actions >= 0 and < 4, got 4 to 4"),
         ({"rewards": np.zeros((40, 5))}, "expected 'rewards' of shape (40, 4), got (40, 5)"),
         ({"active": np.ones((40, 4, 3))}, "expected a bool 'active', got torch.float32"),
         ({"obs": np.zeros((40, 4, 3, 5), "f4")}, "expected 'obs' of shape (40, 5, 3, '...'), got (40, 4, 3, 5) at ()"),
         ({"rewards": np.full((40, 4), np.nan)}, "the gradient norm is nan"),
         ({"loss_mask": np.zeros((40, 4), bool)}, "'loss_mask' masks out all decisions"),
+        ({"trajectory": np.zeros((40, 4, 3), int)}, "expected 'trajectory' of shape (40, 5, 3), got (40, 4, 3)"),
+        ({"trajectory": np.zeros((40, 5, 3))}, "expected integer 'trajectory', got torch.float32"),
     ],
 )  # fmt: skip
 def test_bad_batches(change, message):

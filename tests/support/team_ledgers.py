@@ -52,7 +52,12 @@ class TeamWorld(fastmarl.MultiAgentEnv):
         first = {"a": 0, "b": 4} if rng.integers(2) else {"a": 2, "b": 0}
         self.begin = first | {"c": int(rng.choice([0, 7]))}
         self.death = {agent: int(rng.integers(1, 90)) for agent in AGENTS}
-        self.back = {"a": 10**6, "b": self.death["b"] + 2, "c": 10**6}
+        deaths = sorted(self.death.values())  # an agent may return when another one dies
+        self.back = {
+            agent: int(rng.choice([death + 2, 10**6, *(t for t in deaths if t > death + 1)]))
+            for agent, death in self.death.items()
+        }
+        self.kind = {agent: str(rng.choice(["terminated", "truncated"])) for agent in AGENTS}
         self.ledger: list[Step] = []
         self.present: set[str] = set()
         self.config["ledgers"].append(self.ledger)
@@ -89,7 +94,7 @@ class TeamWorld(fastmarl.MultiAgentEnv):
         obs, infos = self.noted(ending)
         step, is_over, how = self.ledger[-1], self.t == self.length, "truncated" if self.length % 2 else "terminated"
         step.rewards = dict(rewards)
-        step.ended = {agent: "truncated" if agent == "c" else "terminated" for agent in ending}
+        step.ended = {agent: self.kind[agent] for agent in ending}
         self.present -= ending
         if is_over:
             step.ended |= dict.fromkeys(self.present, how)
@@ -137,10 +142,10 @@ def rewards_between(decisions: list[Decision], begin: int, end: int) -> float:
     return sum(each.reward for each in decisions if each.until is not None and begin < each.until <= end)
 
 
-def team_decisions(ledger: list[Step]) -> dict[int, dict[str, Any]]:
-    """Return the team's complete decisions by env step: obs, actions, masks, rewards, and those of the next one."""
-    decisions, last = decisions_of(ledger), len(ledger) - 1
-    present: dict[int, dict[str, int]] = {}  # env step -> agents that can act, or could if they were not cut
+def present_in(ledger: list[Step]) -> dict[int, dict[str, int]]:
+    """Return, by env step, what was observed by the agents that can act then, or could if they were not cut."""
+    decisions = decisions_of(ledger)
+    present: dict[int, dict[str, int]] = {}
     for t, step in enumerate(ledger):
         agents = {agent: number for agent, number in step.obs.items() if step.ended.get(agent) != "terminated"}
         for agent, kind in step.ended.items():  # without a last observation: the one before counts
@@ -149,6 +154,12 @@ def team_decisions(ledger: list[Step]) -> dict[int, dict[str, Any]]:
                 agents |= {agent: earlier[-1].obs} if earlier else {}
         if agents:
             present[t] = agents
+    return present
+
+
+def team_decisions(ledger: list[Step]) -> dict[int, dict[str, Any]]:
+    """Return the team's complete decisions by env step: obs, actions, masks, rewards, and those of the next one."""
+    decisions, last, present = decisions_of(ledger), len(ledger) - 1, present_in(ledger)
     found = {}
     for t in sorted(present):
         acting = [each for each in decisions if each.t == t]

@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from fastmarl.core.episodes.chunk import Unbuilt
+from fastmarl.core.episodes.chunk import Unbuilt, without_steps
 from fastmarl.core.episodes.lane_source import LaneSource
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
@@ -70,7 +70,7 @@ class AgentEpisodeTable:
                 self._built[n] = each
                 rows += self._rows(each.agent_episodes.values(), n)
                 self.others += range(begin, len(self.agent_ids))
-                for agent_episode in _waiting_in(each) if with_waiting else ():
+                for agent_episode in waiting_in(each) if with_waiting else ():
                     (row,) = self._rows([agent_episode], n)
                     rows.append((*row[:MODULE], self._module(str(agent_episode.module_id)), *row[MODULE + 1 :]))
                 n += 1
@@ -124,8 +124,7 @@ class AgentEpisodeTable:
     def _waiting(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
         """Return the numeric rows of waiting agents without steps in these chunks, and register their ids."""
         columns = chunks.columns
-        count, final = columns[:, COUNT], columns[:, FINAL]
-        waits = np.flatnonzero((final < 0) & (count > 0) & (count - 1 <= columns[:, LOOKBACK]))
+        waits = without_steps(columns)
         chunk = np.repeat(np.arange(len(chunks.ids)), chunks.n_lanes)[waits]
         numbers = np.empty((len(waits), 10), np.int64)
         numbers[:, :MODULE], numbers[:, CHUNK] = columns[waits, :MODULE], first_chunk + chunk
@@ -168,12 +167,9 @@ class AgentEpisodeTable:
         return index
 
 
-def _waiting_in(episode: MultiAgentEpisode) -> list[SingleAgentEpisode]:
-    """Return the episodes of waiting agents without steps in a built chunk; [] for a copied or sliced chunk."""
-    if (lanes := episode.chunk.lanes) is None:
-        return []
-    observed = lanes.agent_episodes(of_all=True)
-    return [each for agent_id, each in observed.items() if agent_id not in episode.agent_episodes and not each.is_done]
+def waiting_in(episode: MultiAgentEpisode) -> list[SingleAgentEpisode]:
+    """Return the episodes of waiting agents without steps in a built chunk."""
+    return [each for each in episode.without_steps() if each.agent_id not in episode.agent_episodes]
 
 
 def _array(rows: list[tuple[int, ...]]) -> np.ndarray:

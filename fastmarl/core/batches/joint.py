@@ -4,123 +4,26 @@ Axes in names: T env step, E chunk, A slot of the agent in its group, S trajecto
 """
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from fastmarl.core.batches.agent_episode_table import CHUNK, COUNT, FINAL, NOTHING, AgentEpisodeTable
+from fastmarl.core.batches.agent_episode_table import AgentEpisodeTable, waiting_in
 from fastmarl.core.batches.flat import Batch
+from fastmarl.core.batches.groups import AgentID, Groups, in_slots, members_of
 from fastmarl.core.batches.trajectories import RECORDED, Trajectories, as_objects, names_of
 from fastmarl.core.envs.values import same
-from fastmarl.core.episodes.chunk import Unbuilt
+from fastmarl.core.episodes.chunk import Chunk, Unbuilt
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.unbuilt import in_numbers
-from fastmarl.core.errors import BatchError, shown
-from fastmarl.core.errors.checks import in_order
+from fastmarl.core.errors import BatchError
 from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.masks import MASK, mask_row
 from fastmarl.core.spaces.structs import map_struct
-
-AgentID = Hashable
-Groups = Mapping[str, Sequence[AgentID]] | Callable[[AgentID, MultiAgentEpisode], str | None]
-Members = dict[str, np.ndarray]
-"""Group -> its agents in slot order, padded with None: object [E, A], or [1, A] if they are the same in all chunks."""
-
-
-def members_of(
-    table: AgentEpisodeTable,
-    episodes: Sequence[MultiAgentEpisode],
-    groups: Groups | None,
-    agents: Sequence[AgentID] | None,
-) -> Members:
-    """Return the agents of each group; `table` contains the agent episodes, other arguments are as in `aligned()`."""
-    if isinstance(groups, Mapping):
-        if agents is not None:
-            raise BatchError("`agents` must be None if `groups` is a dict, which already orders the agents")
-        return {
-            group: as_objects(in_order(f"group {group!r}", of_group, BatchError))[None]
-            for group, of_group in groups.items()
-        }
-    if agents is None:
-        agents = list(dict.fromkeys(table.agent_ids[s] for s in table.others))
-    else:
-        agents = in_order("`agents`", agents, BatchError)
-        _check_all(table, agents)
-    if groups is None:
-        return _members_of_modules(table, agents)
-    members: dict[str, list[list[AgentID]]] = {}
-    for chunk, episode in enumerate(episodes):
-        for agent_id in agents:
-            if (group := groups(agent_id, episode)) is not None:
-                members.setdefault(group, [[] for _ in episodes])[chunk].append(agent_id)
-    return {group: _padded(members_E) for group, members_E in members.items()}
-
-
-def _check_all(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> None:
-    """Raise BatchError if an agent with steps is missing from `agents`, because its steps would be lost."""
-    acted = dict.fromkeys(table.agent_ids[s] for s in np.flatnonzero(table.length_S).tolist())
-    for agent_id in agents:
-        acted.pop(agent_id, None)
-    if acted:
-        raise BatchError(f"`agents` lacks {shown(list(acted))}, which have steps; add them, or exclude them with a "
-                         f"`groups` function that returns None for them")  # fmt: skip
-
-
-def _members_of_modules(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> Members:
-    """Return module -> agents that it acted for in any chunk."""
-    of_module: dict[int, set[AgentID]] = {}
-    for module, s in zip(table.modules(np.array(table.others, np.int64)).tolist(), table.others, strict=True):
-        of_module.setdefault(module, set()).add(table.agent_ids[s])
-    return {
-        table.module_ids[module]: as_objects([agent_id for agent_id in agents if agent_id in acted])[None]
-        for module, acted in of_module.items()
-    }
-
-
-def _padded(members_E: list[list[AgentID]]) -> np.ndarray:
-    ids_EA = np.full((len(members_E), max(map(len, members_E))), None, object)
-    for ids_A, members in zip(ids_EA, members_E, strict=True):
-        ids_A[: len(members)] = as_objects(members)
-    return ids_EA
-
-
-def in_slots(
-    table: AgentEpisodeTable, members: Members, n_chunks: int, *, by_module: bool
-) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return group -> (table indices, chunks, slots) of its agent episodes, each int64 [s].
-
-    Agent episodes of the same module are adjacent, so that data in the same block is read together.
-
-    Args:
-        by_module: True if each group is a module; it then contains only agent episodes mapped to that module.
-    """
-    wanted = dict.fromkeys(agent_id for ids_EA in members.values() for agent_id in ids_EA.ravel().tolist())
-    wanted.pop(None, None)
-    index_of = {agent_id: index for index, agent_id in enumerate(wanted)}
-    unknown = len(index_of)
-    place_EI = np.full((n_chunks, unknown + 1), NOTHING)  # indexed by chunk and agent index
-    index_S = np.array([index_of.get(agent_id, unknown) for agent_id in table.agent_ids], np.int64)
-    is_seen_S = (table.numbers[:, COUNT] > 0) | (table.numbers[:, FINAL] >= 0)
-    place_EI[table.numbers[:, CHUNK], index_S] = np.where(is_seen_S, np.arange(len(index_S)), NOTHING)
-    place_EI[:, unknown] = NOTHING
-    found = {}
-    for group, ids_EA in members.items():
-        index_EA = np.array([index_of.get(agent_id, unknown) for agent_id in ids_EA.ravel().tolist()], np.int64)
-        place_EA = place_EI[np.arange(n_chunks)[:, None], index_EA.reshape(ids_EA.shape)]
-        chunk_S, slot_S = np.nonzero(place_EA != NOTHING)
-        place_S = place_EA[chunk_S, slot_S]
-        module_S = table.modules(place_S)
-        if by_module:
-            order = module_S == table.module_ids.index(group)
-        else:
-            rank = np.argsort(np.argsort(table.module_ids))
-            order = np.argsort(rank[module_S], kind="stable")
-        found[group] = place_S[order], chunk_S[order], slot_S[order]
-    return found
 
 
 def aligned(
@@ -144,10 +47,13 @@ def aligned(
     - "next_t": int64 [T, E, A], the row in which the next observation of the agent arrived, at most T.
     - "final_obs" [E, A, ...]: the last observation of each agent; "final_t": int64 [E, A], the row in which it arrived.
       If "final_t" < "seq_lens", the agent has finished or is waiting: it has acted on this observation, and the step
-      will be in a later chunk. Agents without a step in the chunk are included, unless the chunk was copied, sliced or
-      joined.
+      will be in a later chunk. Agents without a step in the chunk are included, unless the chunk was sliced, joined or
+      read from a file; agents first observed in the env step that ended the episode never are.
       "final_action_mask" [E, A, choices]: the mask of that observation, if there is an "action_mask".
     - "continues": bool [E, A], True if the agent has a last observation and has not terminated, so its value counts.
+    - "respawned": bool [E, A], True if the agent finished in this chunk and respawned in its last env step, so that its
+      next trajectory starts in row "seq_lens"; "respawn_obs" [E, A, ...]: the observation there, and
+      "respawn_action_mask" its mask. These columns exist if there is such an agent.
     - "env_state" [T + 1, E, ...], if the chunks have env states: the states at all rows and after the last one. All
       groups share this array.
     - "seq_lens": int64 [E], number of rows of each chunk; "first_env_t": int64 [E]; "eps_id": object [E].
@@ -176,6 +82,7 @@ def aligned(
     members = members_of(table, episodes, groups, agents)
     slots = in_slots(table, members, len(episodes), by_module=groups is None)
     first_E, end_E = _times(chunks)
+    respawning = [(e, each) for e, episode in enumerate(episodes) for each in _respawning_in(episode)]
     teams = {
         group: _Team(table, members[group], episodes, *places)
         for group, places in slots.items()
@@ -189,7 +96,10 @@ def aligned(
     states_E = [states for each in chunks for states in _states_of(each)]
     if any(states is not None for states in states_E):
         shared[Columns.ENV_STATE] = _env_states(states_E, first_E, n_rows_E)
-    return {group: _columns(team, first_E, n_rows_E, outputs) | shared for group, team in teams.items()}
+    batches = {group: _columns(team, first_E, n_rows_E, outputs) | shared for group, team in teams.items()}
+    for group, batch in batches.items() if respawning else ():
+        batch |= _respawn_columns(batch, respawning, None if groups is not None else group)
+    return batches
 
 
 def _any_waits(table: AgentEpisodeTable, place_S: np.ndarray, chunk_S: np.ndarray, end_E: np.ndarray) -> bool:
@@ -305,21 +215,23 @@ def _last_columns(team: _Team, first_E: np.ndarray) -> Batch:
 def _last_masks(team: _Team, continues_EA: np.ndarray, like: np.ndarray) -> np.ndarray:
     """Return masks from infos of last observations, [E, A, choices]; all True for continuing agents without one."""
     masks = np.zeros((*continues_EA.shape, *like.shape[3:]), like.dtype)
-    masks[continues_EA] = True
     ids_EA = np.broadcast_to(team.ids_EA, continues_EA.shape)
     for chunk, slots in groupby(np.argwhere(continues_EA).tolist(), itemgetter(0)):
         infos = _last_infos(team.episodes[chunk])
         for _, slot in slots:
-            if MASK in (info := infos.get(ids_EA[chunk, slot], {})):
-                masks[chunk, slot] = mask_row(info[MASK]).reshape(like.shape[3:]) != 0
+            masks[chunk, slot] = _mask_in(infos.get(ids_EA[chunk, slot], {}), masks)
     return masks
+
+
+def _mask_in(info: Mapping[str, Any], like: np.ndarray) -> Any:
+    """Return the mask in an info, shaped as in `like` [E, A, ...]; True if there is none."""
+    return mask_row(info[MASK]).reshape(like.shape[2:]) != 0 if MASK in info else True
 
 
 def _last_infos(episode: MultiAgentEpisode) -> dict[AgentID, Any]:
     """Return the info that came with the last observation of each agent."""
-    lanes = episode.chunk.lanes
-    observed = episode.agent_episodes if lanes is None else lanes.agent_episodes(of_all=True)
-    return {agent_id: _last_info(each) for agent_id, each in observed.items()}
+    observed = [*episode.agent_episodes.values(), *waiting_in(episode)]
+    return {each.agent_id: _last_info(each) for each in observed}
 
 
 def _last_info(agent_episode: SingleAgentEpisode) -> dict[str, Any]:
@@ -330,6 +242,44 @@ def _last_info(agent_episode: SingleAgentEpisode) -> dict[str, Any]:
     last, before = agent_episode.get_observations(-1), agent_episode.get_observations(-2)
     repeated: dict[str, Any] = agent_episode.get_infos(-2)
     return repeated if same(last, before) else info
+
+
+def _respawning_in(episode: MultiAgentEpisode) -> list[SingleAgentEpisode]:
+    """Return the episodes, without steps, that respawned agents start at the end of a chunk."""
+    chunk = episode._chunk  # unread chunks have none, as a respawn ends its chunk, which is read then
+    respawned = chunk.respawned if isinstance(chunk, Chunk) else ()
+    return [each for each in episode.without_steps() if each.agent_id in respawned] if respawned else []
+
+
+def _respawn_columns(batch: Batch, respawning: list[tuple[int, SingleAgentEpisode]], module_id: str | None) -> Batch:
+    """Return the columns of agents that respawn at the end of their chunks; {} if the group has none.
+
+    Args:
+        batch: The other columns of the group.
+        respawning: Pairs of chunk and new agent episode.
+        module_id: The module that the group consists of, or None if the group is not a module.
+    """
+    ids_EA = batch[Columns.AGENT_ID].tolist()
+    places = [
+        (e, ids_EA[e].index(each.agent_id), each)
+        for e, each in respawning
+        if each.agent_id in ids_EA[e] and module_id in (None, each.module_id)
+    ]
+    if not places:
+        return {}
+    es, slots, starting = zip(*places, strict=True)
+    table = AgentEpisodeTable.of(starting)
+    obs = Trajectories(table, np.arange(len(places))).final_obs()
+    respawned = np.zeros(batch[Columns.AGENT_ID].shape, bool)
+    respawned[es, slots] = True
+    spread = _Spread(respawned.shape, np.ravel_multi_index((es, slots), respawned.shape))
+    found = {Columns.RESPAWNED: respawned, Columns.RESPAWN_OBS: map_struct(spread, obs)}
+    if Columns.FINAL_ACTION_MASK in batch:
+        like = batch[Columns.FINAL_ACTION_MASK]
+        masks = found[Columns.RESPAWN_ACTION_MASK] = np.zeros_like(like)
+        for e, slot, each in places:
+            masks[e, slot] = _mask_in(each.get_infos(-1), like)
+    return found
 
 
 class _Spread:

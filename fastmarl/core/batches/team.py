@@ -4,7 +4,7 @@ Axes in names: T env step, E chunk, A slot of the agent in its group.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,21 +18,51 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 def with_final_obs(batch: Batch) -> Any:
     """Return a copy of "obs", [T + 1, E, A, ...], that includes last observations in the rows in which they arrived.
 
-    Final observations of terminated agents are omitted; their entries are 0, as for all agents that do not act.
+    Final observations of terminated agents are omitted; their entries are 0, as for all agents that do not act. The
+    last row of a chunk includes the observations of agents that respawn there.
 
     Args:
         batch: Batch of a group from `aligned()`.
     """
-    continues, final_t = batch[Columns.CONTINUES], batch[Columns.FINAL_T]
-    e, a = np.nonzero(continues)
-    finals = iter(flatten_struct(batch[Columns.FINAL_OBS]))
+    lasts = [(each, iter(flatten_struct(batch[each.obs]))) for each in last_observations(batch)]
 
     def extended(leaf: np.ndarray) -> np.ndarray:
         longer = np.concatenate([leaf, np.zeros((1, *leaf.shape[1:]), leaf.dtype)])
-        longer[final_t[e, a], e, a] = next(finals)[1][e, a]
+        for each, leaves in lasts:
+            longer[each.t, each.e, each.a] = next(leaves)[1][each.e, each.a]
         return longer
 
     return map_struct(extended, batch[Columns.OBS])
+
+
+class LastObservations(NamedTuple):
+    """Observations without a later action of the agent in the batch.
+
+    Attributes:
+        t, e, a: Rows, chunks and slots in which they arrived, int64 [n].
+        obs, action_mask: Names of their columns [E, A, ...].
+        awaited: True for those on which the agent will act, bool [n].
+    """
+
+    t: np.ndarray
+    e: np.ndarray
+    a: np.ndarray
+    obs: str
+    action_mask: str
+    awaited: np.ndarray
+
+
+def last_observations(batch: Batch) -> list[LastObservations]:
+    """Return the last observations of agents that continue after their chunk, and of those that respawn at its end."""
+    e, a = np.nonzero(batch[Columns.CONTINUES])
+    goes_on = ~batch[Columns.TRUNCATEDS].any(0)[e, a]
+    names = Columns.FINAL_OBS, Columns.FINAL_ACTION_MASK
+    found = [LastObservations(batch[Columns.FINAL_T][e, a], e, a, *names, goes_on)]
+    if Columns.RESPAWNED in batch:
+        e, a = np.nonzero(batch[Columns.RESPAWNED])
+        names = Columns.RESPAWN_OBS, Columns.RESPAWN_ACTION_MASK
+        found.append(LastObservations(batch[Columns.SEQ_LENS][e], e, a, *names, np.ones(len(e), bool)))
+    return found
 
 
 def rewards_by_arrival(batch: Batch) -> np.ndarray:

@@ -21,7 +21,7 @@ from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
 
-ROW, COUNT, MODULE = 0, 1, 7  # columns of Scatter.lanes_now()
+ROW, COUNT, LOOKBACK, FINAL, MODULE = 0, 1, 2, 4, 7  # columns of Scatter.lanes_now()
 OwnData = tuple[
     Sequence[tuple[int, int, dict[str, Any]]], dict[str, Any], np.ndarray | None
 ]  # infos, custom data, env states
@@ -66,6 +66,7 @@ class ChunkLanes:
         episode_id: Id of the episode.
         spaces: Agent id -> (observation space, action space).
         infos: Lane -> env step -> info.
+        respawned: Lanes of `Chunk.respawned`, which belong to the next chunk; None if there are none.
         is_under_way: True while the episode is running and visible to callbacks. Agents without a transition, and
             pending actions (without a next observation yet), are then included.
         is_private: If True, writes to the agent episodes are not recorded.
@@ -79,6 +80,7 @@ class ChunkLanes:
     episode_id: str
     spaces: Mapping[Hashable, Spaces]
     infos: dict[int, dict[int, dict[str, Any]]]
+    respawned: "ChunkLanes | None" = None
     is_under_way: bool = False
     is_private: bool = False
 
@@ -86,14 +88,26 @@ class ChunkLanes:
         """Select the lanes of the `wanted` modules, without keeping the memory of other modules alive."""
         module_of_lane = self.columns[:, MODULE].tolist()
         modules = {module for module in set(module_of_lane) if wanted(self.module_ids[module])}
-        indices = [index for index, module in enumerate(module_of_lane) if module in modules]
+        return replace(
+            self._select([index for index, module in enumerate(module_of_lane) if module in modules]),
+            blocks={module: self.blocks[module] for module in modules},
+            respawned=None if self.respawned is None else self.respawned.of_modules(wanted),
+        )
+
+    def _select(self, indices: list[int]) -> "ChunkLanes":
         return replace(
             self,
             agent_ids=tuple(self.agent_ids[index] for index in indices),
             lanes=tuple(self.lanes[index] for index in indices),
             columns=self.columns[indices],
-            blocks={module: self.blocks[module] for module in modules},
         )
+
+    def without_steps(self) -> list[SingleAgentEpisode]:
+        """Return the episodes of unfinished agents without a complete step in the chunk, and of respawned agents."""
+        found = [] if self.respawned is None else [*self.respawned.agent_episodes(of_all=True).values()]
+        if waiting := without_steps(self.columns).tolist():
+            found += self._select(waiting).agent_episodes(of_all=True).values()
+        return found
 
     def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
         """Return agent id -> sum of rewards since the last action, for agents waiting for an observation."""
@@ -163,6 +177,12 @@ class ChunkLanes:
         return agent_episodes
 
 
+def without_steps(columns: np.ndarray) -> np.ndarray:
+    """Return the indices of the lanes of unfinished agents that were observed but completed no step, int64."""
+    count, final = columns[:, COUNT], columns[:, FINAL]
+    return np.flatnonzero((final < 0) & (count > 0) & (count - 1 <= columns[:, LOOKBACK]))
+
+
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Chunk:
     """A section of an episode, from env step `env_t_started` to `env_t`.
@@ -185,6 +205,7 @@ class Chunk:
             arrays stands for their concatenation.
         duration_s: Seconds from the start of the episode to `env_t`.
         respawned: Agents that finished a trajectory in this chunk and start a new one at `env_t`.
+        without_steps: The result of `ChunkLanes.without_steps()` if `lanes` is None; empty after slicing or joining.
         reset_seed: Seed passed to `reset()`, if seed and actions together reproduce the episode. None if the runner is
             not seeded or envs share a random generator.
         lanes: Location of the agents' rows, while they are in blocks.
@@ -213,6 +234,7 @@ class Chunk:
     env_states: np.ndarray | list[np.ndarray] | None = None
     duration_s: float = 0.0
     respawned: Collection[Hashable] = ()
+    without_steps: Sequence[SingleAgentEpisode] = ()
     reset_seed: int | None = None
     lanes: ChunkLanes | None = None
     module_of: dict[Hashable, str] = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """Log of the standalone runner's episodes: builds chunks from rows and sums up returns and steps."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -147,7 +148,11 @@ class EpisodeLog:
         self._note_running(unread, [env_index])
         self._seal(unread)
         chunk = unread.read(0, unread.own[0])  # read immediately, since waiting agents may receive more rewards
-        chunk.respawned = [table.agent_ids[lane] for lane in table.record(env_index).joining]
+        if joining := table.record(env_index).joining:
+            chunk.respawned = tuple(table.agent_ids[lane] for lane in joining)
+            assert chunk.lanes is not None
+            columns = self.store.scatter.lanes_now(list(joining))
+            chunk.lanes.respawned = replace(chunk.lanes, agent_ids=chunk.respawned, lanes=joining, columns=columns)
         return MultiAgentEpisode.of(chunk)
 
     def ended_chunks(self) -> list[MultiAgentEpisode]:

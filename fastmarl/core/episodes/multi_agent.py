@@ -323,7 +323,7 @@ class MultiAgentEpisode(ReadableEpisode):
         if chunk.open_actions is None:
             waiting_infos = self.get_waiting_infos()
             chunk.agent_episodes, chunk.open_actions = self._all_agents()
-            chunk.waiting_infos, chunk.lanes = waiting_infos, None
+            chunk.waiting_infos, chunk.without_steps, chunk.lanes = waiting_infos, (), None
 
     def _all_agents(self) -> tuple[AgentEpisodes, dict[AgentID, tuple[Any, dict[str, Any]]]]:
         """Return the episodes of all observed agents and the pending actions, which have no next observation yet."""
@@ -371,6 +371,7 @@ class MultiAgentEpisode(ReadableEpisode):
                 custom_data=copy.deepcopy(chunk.custom_data),
                 env_states=None,
                 respawned=(),
+                without_steps=(),
                 lanes=None,
                 module_of={agent: self.module_for(agent) for agent in agent_episodes},
             )
@@ -467,6 +468,7 @@ class MultiAgentEpisode(ReadableEpisode):
                 if states is None
                 else self._states_of(states, agent_episodes, known, begin - lookback, end),
                 respawned=chunk.respawned if at_end else (),
+                without_steps=(),
                 lanes=None,
                 module_of={},
                 open_actions=opened,

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
@@ -168,6 +168,7 @@ class ReadableEpisode(Episode):
             agent_episodes=self.agent_episodes,
             lanes=None,
             waiting_infos=self.get_waiting_infos(),
+            without_steps=self.without_steps(),
             open_actions=self.open_actions() if chunk.is_under_way else chunk.open_actions,
             agent_to_module_mapping_fn=None if chunk.is_under_way else chunk.agent_to_module_mapping_fn,
             begun_at=None,
@@ -208,6 +209,11 @@ class ReadableEpisode(Episode):
         chunk = self._chunk
         return None if type(chunk) is Chunk else chunk[0].head(*chunk[1:])
 
+    def without_steps(self) -> Sequence[SingleAgentEpisode]:
+        """Return the episodes of unfinished agents without a step in this chunk, and new ones of respawned agents."""
+        lanes = self.chunk.lanes  # read first, since another thread may compact the chunk
+        return self.chunk.without_steps if lanes is None else lanes.without_steps()
+
     def n_unbuilt_rows(self) -> int:
         """Return the number of rows for which agent episodes have not been built yet, without building them."""
         chunk = self._chunk
@@ -236,9 +242,9 @@ class ReadableEpisode(Episode):
         and other threads can read the chunk meanwhile.
         """
         chunk, agent_episodes, states = self.chunk, self.agent_episodes, self.env_states
-        chunk.waiting_infos = self.get_waiting_infos()
+        chunk.waiting_infos, chunk.without_steps = self.get_waiting_infos(), self.without_steps()
         chunk.lanes = None
-        for agent_episode in agent_episodes.values():
+        for agent_episode in [*agent_episodes.values(), *chunk.without_steps]:
             agent_episode.compact()
         chunk.env_states = None if states is None else owned(states)
 

@@ -43,6 +43,9 @@ class Columns:
     NEXT_T = "next_t"  # in aligned columns: the step of the next observation of the agent
     CONTINUES = "continues"  # in aligned columns: False for terminated agents
     FINAL_ACTION_MASK = "final_action_mask"  # in aligned columns: the mask of the last observation
+    RESPAWNED = "respawned"  # in aligned columns: True for agents that start a new trajectory at the end of the chunk
+    RESPAWN_OBS = "respawn_obs"  # in aligned columns: the observation with which they start
+    RESPAWN_ACTION_MASK = "respawn_action_mask"  # in aligned columns: its mask
     FIRST_ENV_T = "first_env_t"  # in aligned columns: the env step of the first row of each chunk
 
 
