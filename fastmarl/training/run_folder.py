@@ -8,6 +8,7 @@ checkpoint-3200/    after 3,200 env steps: the runner checkpoint, and in learner
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from fastmarl.report.records import versions
 
 RUN_FILE, CURVE, PICTURE, RECORD, LOCK, LEARNER = "run.json", "curve.csv", "curve.png", "record", ".lock", "learner"
 FILES = (RUN_FILE, CURVE, PICTURE)
+RUNNER = "runner"  # in the learner's state: digest of the runner's state saved with it
 FORMAT = "fastmarl.run"
 MOST_BYTES = 2**24  # maximum size of run.json
 KEPT = 2  # number of checkpoints, so that there is another one if the latest is damaged
@@ -222,7 +224,7 @@ class RunFolder:
         temporary = self._aside(target)
         try:
             write(temporary)
-            save_state(temporary / LEARNER, dict(learner))
+            save_state(temporary / LEARNER, {**learner, RUNNER: _digest(temporary)})
             _sync(temporary)
             os.rename(temporary, target)
         except BaseException:
@@ -257,6 +259,9 @@ class RunFolder:
             try:
                 learner = load_state(each / LEARNER)
                 load_state(each)
+                if learner.pop(RUNNER, None) != _digest(each):
+                    raise CheckpointError(f"{each / LEARNER} does not belong to {each}: it was copied from another "
+                                          f"checkpoint, or an earlier fastmarl wrote it")  # fmt: skip
             except CheckpointError as error:
                 if each is found[-1]:
                     raise
@@ -343,3 +348,8 @@ def _unused(path: Path) -> Path:
     """Return `path`, with a number appended if it already exists."""
     paths = [path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 1000))]
     return next(each for each in paths if not each.exists())
+
+
+def _digest(checkpoint: Path) -> str:
+    """Return a digest of the runner's part of a checkpoint; its file of states contains one of the arrays."""
+    return hashlib.sha256(read_file(checkpoint / STATE_FILE)).hexdigest()

@@ -19,10 +19,10 @@ def arrays_in(tree: Any, path: str = "") -> dict[str, Any]:
 
 
 def state_of(folder: Path) -> dict[str, Any]:
-    """Return all that a run's last checkpoint holds of training, except the clock and the random ids of episodes."""
+    """Return all that a run's last checkpoint holds of training, except clock, random ids and digests."""
     checkpoint = checkpoint_in(folder)
     state = {"modules": load_state(checkpoint)["rl_module"], **load_state(checkpoint / "learner")}
-    del state["cpu_seconds"]
+    del state["cpu_seconds"], state["runner"]
     return {name: value for name, value in arrays_in(state).items() if "/episode_ids/" not in name}
 
 

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import time
 from collections import Counter
@@ -184,14 +185,24 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path):
     assert checkpoint_in(folder).name == "checkpoint-1200"
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
+def shortened(folder, other):
+    file = folder / "learner" / "state.json"
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def of_another_run(folder, other):
+    shutil.rmtree(folder / "learner")
+    shutil.copytree(other / "learner", folder / "learner")
+
+
+@pytest.mark.parametrize("damage", [shortened, of_another_run])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, damage):
     run("ippo", RUNS["ippo"], tmp_path / "whole")
     folder = tmp_path / "run"
     run("ippo", RUNS["ippo"], folder, interrupt_after=400)
     run("ippo", RUNS["ippo"], folder, interrupt_after=800, resume=True)
     assert [each.name for each in RunFolder(folder).checkpoints()] == ["checkpoint-800", "checkpoint-400"]
-    file = folder / "checkpoint-800" / "learner" / "state.json"
-    file.write_bytes(file.read_bytes()[:-20])
+    damage(folder / "checkpoint-800", checkpoint_in(tmp_path / "whole"))
     warnings = []
     run("ippo", RUNS["ippo"], folder, interrupt_after=800, resume=True, warn=warnings.append)
     run("ippo", RUNS["ippo"], folder, resume=True, warn=warnings.append)  # from another checkpoint of that name
