@@ -22,7 +22,6 @@ class Decision:
         end: TERMINATED or TRUNCATED if the outcome ended the agent.
         cuts: number of cuts in the episode before the outcome. An agent that is back in the call in which it ended cuts
             the trajectories of all agents, as the end of a call does.
-        is_first: whether it is the first of its life.
     """
 
     env: int
@@ -43,7 +42,6 @@ class Decision:
     next_state: Any = None
     end: str = ""
     cuts: int = 0
-    is_first: bool = False
 
     @property
     def key(self) -> tuple[int, Agent, int]:
@@ -63,7 +61,6 @@ class _Episode:
         self.early: dict[Agent, float] = {}
         self.lives: dict[Agent, int] = {}
         self.ended: set[Agent] = set()
-        self.acted: set[Agent] = set()  # in their present lives
         self.ends: dict[Agent, int] = {}  # step since the env was made, of the newest end
         self.cuts = self.cut_at = 0
 
@@ -86,8 +83,6 @@ def decisions_of(env: int, ledger: Iterable[Entry], fragment: int) -> list[Decis
         for agent, action in entry.actions.items():
             place = env, entry.episode, agent, now.lives.get(agent, 0), step
             now.waiting[agent] = Decision(*place, *now.seen[agent], action, now.early.pop(agent, 0.0))
-            now.waiting[agent].is_first = agent not in now.acted
-            now.acted.add(agent)
             found.append(now.waiting[agent])
         _respawn(now, entry, step, (step - 1) // fragment * fragment)
         _outcomes(now, entry, step)
@@ -101,7 +96,6 @@ def _respawn(now: _Episode, entry: Entry, step: int, call_began: int) -> None:
     if any(now.ends[agent] > max(call_began, now.cut_at) for agent in respawned):
         now.cut_at = step  # outcomes of this step are before the cut
     now.ended -= respawned
-    now.acted -= respawned
     now.lives |= {agent: now.lives.get(agent, 0) + 1 for agent in respawned}
 
 

@@ -67,15 +67,10 @@ class WatchedEPyMARL(WatchedPPO):
         return np.concatenate([*joint, self.indicator(decision.agent)]).astype(np.float32)
 
     def is_in_rows(self, decision: Decision, agent: Agent, t: int) -> bool:
-        """Return False for what this update's rows lack: an agent's decision at this step that an earlier update has,
-        and one at which a new life begins, after a cut."""
+        """Return False for what this update's rows lack: a decision at this step that an earlier update has."""
         place = decision.env, decision.episode, agent, t
         same = [each for each in self.decisions if (each.env, each.episode, each.agent, each.t) == place]
-        return not any(
-            0 < self.update_of(each.known) < self.updates
-            or (each.is_first and each.life > 0 and each.cuts > decision.cuts)
-            for each in same
-        )
+        return not any(0 < self.update_of(each.known) < self.updates for each in same)
 
 
 def criticised(critic: Any, inputs: list[Any]) -> list[float]:
@@ -229,10 +224,11 @@ class WatchedQ(Watched):
         return [choice for choice, is_legal in enumerate(mask.tolist()) if is_legal]
 
     def action_values(self, module: Any, rows: Mapping[str, Any]) -> dict[tuple[int, int, int], list[float]]:
-        """Return action values without masks, by sequence, step and slot, each agent with a memory of its own."""
+        """Return action values without masks, by sequence, step and slot, each life with a memory of its own."""
         found: dict[tuple[int, int, int], list[float]] = {}
         n, length, n_agents = rows["active"].shape
-        states: dict[tuple[int, int], Any] = {}
+        states: dict[tuple[int, int, int], Any] = {}  # keyed by sequence, slot and life
+        lives = self.lives()
         for t in range(length + 1):
             for slot in range(n_agents):
                 here = [
@@ -246,7 +242,9 @@ class WatchedQ(Watched):
                 inputs = {"obs": obs}
                 if module.is_stateful():
                     first = mapped(torch.as_tensor, module.get_initial_state())
-                    before = [states.get((i, slot), first) for i in here]
+                    agent = self.learner.agents[slot]
+                    whose = [(i, slot, lives[agent, observed(nth(obs, place))]) for place, i in enumerate(here)]
+                    before = [states.get(each, first) for each in whose]
                     inputs = {
                         "obs": mapped(lambda leaf: leaf[:, None], obs),
                         "state_in": {name: torch.stack([each[name] for each in before]) for name in first},
@@ -256,7 +254,16 @@ class WatchedQ(Watched):
                 logits = outputs["action_dist_inputs"].reshape(len(here), -1).tolist()
                 for place, (i, of_i) in enumerate(zip(here, logits, strict=True)):
                     found[i, t, slot] = of_i
-                    states[i, slot] = {name: leaf[place] for name, leaf in outputs.get("state_out", {}).items()}
+                    if module.is_stateful():
+                        states[whose[place]] = {name: leaf[place] for name, leaf in outputs["state_out"].items()}
+        return found
+
+    def lives(self) -> dict[tuple[Agent, bytes], int]:
+        """Return the number of the life in which each agent observed something."""
+        found: dict[tuple[Agent, bytes], int] = {}
+        for each in self.decisions:
+            for seen in (each.observation, *([] if each.known is None else [each.next_observation])):
+                assert found.setdefault((each.agent, observed(seen)), each.life) == each.life
         return found
 
 
