@@ -259,9 +259,11 @@ class RunFolder:
             try:
                 learner = load_state(each / LEARNER)
                 load_state(each)
-                if learner.pop(RUNNER, None) != _digest(each):
-                    raise CheckpointError(f"{each / LEARNER} does not belong to {each}: it was copied from another "
-                                          f"checkpoint, or an earlier fastmarl wrote it")  # fmt: skip
+                runner = _digest(each)
+                if learner.pop(RUNNER, runner) != runner:  # earlier versions did not save it
+                    raise CheckpointError(
+                        f"{each / LEARNER} belongs to another checkpoint; copy the entire folder again"
+                    )
             except CheckpointError as error:
                 if each is found[-1]:
                     raise
