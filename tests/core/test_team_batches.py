@@ -273,6 +273,20 @@ def test_last_rows_show_everyone_who_goes_on(seed, copied):
     assert respawned > 5
 
 
+def test_a_teammate_of_another_policy_joins_while_the_first_agent_waits():
+    """Nothing has been recorded of the other policy's actions."""
+    config = fastmarl.EnvRunnerConfig(
+        env=scripted(["a", Step("b", 1), Step("a", 1), Step("ab", 1, terminated=True)], space=BOX), seed=0,
+        policies=["p", "q"], policy_mapping_fn=lambda agent, episode: "p" if agent == "a" else "q",
+    )  # fmt: skip
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        batches = [aligned(runner.sample(num_timesteps=1), groups={"team": ["a", "b"]})["team"] for _ in range(3)]
+    first, second, third = batches
+    assert not first["active"].any() and first["final_obs"][..., 0].tolist() == [[0, 1]]
+    assert second["active"].tolist() == [[[True, False]], [[False, False]]]
+    assert third["active"].tolist() == [[[False, True]], [[True, False]]]
+
+
 def test_the_decision_of_an_agent_that_respawns_as_the_other_is_truncated():
     both = Step("ab", 1)
     script = ["ab", both, Step("ab", 1, terminated="b"), Step("a", 1), Step("ab", 1, truncated="a"), Step("b", 1),

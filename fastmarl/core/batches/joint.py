@@ -83,11 +83,13 @@ def aligned(
     slots = in_slots(table, members, len(episodes), by_module=groups is None)
     first_E, end_E = _times(chunks)
     respawning = [(e, each) for e, episode in enumerate(episodes) for each in _respawning_in(episode)]
-    teams = {
-        group: _Team(table, members[group], episodes, *places)
-        for group, places in slots.items()
-        if table.length_S[places[0]].any() or _any_waits(table, *places[:2], end_E)
-    }
+    teams = {}
+    for group, places in slots.items():
+        acts_S = table.length_S[places[0]] > 0
+        if not acts_S.any():
+            acts_S = _waits(table, *places[:2], end_E)
+        if acts_S.any():
+            teams[group] = _Team(table, members[group], episodes, *places, acts_S)
     for team in teams.values():
         if len(team.steps):
             np.minimum.at(first_E, team.chunk_S, team.first_env_t_S)
@@ -102,13 +104,13 @@ def aligned(
     return batches
 
 
-def _any_waits(table: AgentEpisodeTable, place_S: np.ndarray, chunk_S: np.ndarray, end_E: np.ndarray) -> bool:
-    """Return True if an agent acted in its chunk and waits; the agents have no steps."""
+def _waits(table: AgentEpisodeTable, place_S: np.ndarray, chunk_S: np.ndarray, end_E: np.ndarray) -> np.ndarray:
+    """Return, for agents without steps, whether they acted and wait, bool [s]."""
     if not len(place_S):
-        return False
+        return np.zeros(0, bool)
     seen = Trajectories(table, place_S)
     waits_S = seen.final_env_t() < end_E[chunk_S]
-    return bool((waits_S & ~np.logical_or(*seen.ended_S.values())).any())
+    return np.asarray(waits_S & ~np.logical_or(*seen.ended_S.values()))
 
 
 def _ids(chunks: list[Unbuilt | MultiAgentEpisode]) -> np.ndarray:
@@ -134,9 +136,10 @@ class _Team:
         ids_EA: See `Members`.
         episodes: The chunks.
         place_S, chunk_S, slot_S: Table index, chunk and slot of each agent episode of the group, int64.
+        acts_S: Whether each has steps, or if none has, whether its agent acted and waits, bool.
 
     Attributes:
-        trajectories: Agent episodes with steps, or all if none has steps; `chunk_S` and `slot_S` refer to these.
+        trajectories: Those for which `acts_S` is True; `chunk_S` and `slot_S` refer to these.
         seen: All agent episodes of the group, with or without steps; `seen_places` are their chunks and slots.
     """
 
@@ -148,13 +151,12 @@ class _Team:
         place_S: np.ndarray,
         chunk_S: np.ndarray,
         slot_S: np.ndarray,
+        acts_S: np.ndarray,
     ):
-        acts = table.length_S[place_S] > 0
-        acts |= not acts.any()
         self.ids_EA, self.episodes = ids_EA, episodes
-        self.trajectories = Trajectories(table, place_S[acts])
-        self.chunk_S, self.slot_S = chunk_S[acts], slot_S[acts]
-        self.seen = self.trajectories if acts.all() else Trajectories(table, place_S)
+        self.trajectories = Trajectories(table, place_S[acts_S])
+        self.chunk_S, self.slot_S = chunk_S[acts_S], slot_S[acts_S]
+        self.seen = self.trajectories if acts_S.all() else Trajectories(table, place_S)
         self.seen_places = chunk_S, slot_S
         self.steps = self.trajectories.steps_after_lookback()
         self.env_t_N = self.trajectories.env_ts(self.steps)
