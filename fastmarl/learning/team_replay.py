@@ -46,6 +46,8 @@ class TeamReplay:
     of VDN.
 
     If an agent waits at the end of a call, its action arrives in a later call; only then can the decision be sampled.
+    If all agents have finished, others may still join or respawn: the last decision can be sampled when the episode
+    has ended.
     The last observation of a truncated agent contributes only its value to the target, as at any other cut.
 
     Args:
@@ -231,7 +233,7 @@ class TeamReplay:
                 last = int(new[-1])
                 opened = dict(zip((new + begin).tolist(), numbers[new, chunk].tolist(), strict=True))
                 first = int(numbers[new[0], chunk]) if stream.first == UNKNOWN else stream.first
-                stream = _Stream(last + begin, self._n - 1, {**stream.open, **opened}, first, stream.has_ended)
+                stream = _Stream(last + begin, self._n - 1, {**stream.open, **opened}, first)
             self._running[id_] = stream
         return numbers, before
 
@@ -282,24 +284,29 @@ class TeamReplay:
         np.add.at(self._columns[Columns.REWARDS], latest[pays] % self._capacity, arrived[pays])
 
     def _settle(self, batch: Mapping[str, Any], numbers: np.ndarray, former: list[_Stream]) -> None:
-        """Link decisions, drop finished episodes from `_running`, and determine which decisions are complete."""
+        """Link decisions, drop finished episodes from `_running`, and determine which decisions are complete.
+
+        Agents may still join or respawn when all have finished, until the episode ends. It has also ended if it has no
+        chunk in the batch.
+        """
         next_of = self._columns[NEXT]
         touched, ended = [numbers[self._is_kept(numbers)]], []
-        for chunk, id_ in enumerate(batch[Columns.EPS_ID].tolist()):
+        ids, done = (batch[name].tolist() for name in (Columns.EPS_ID, Columns.IS_DONE))
+        for chunk, id_ in enumerate(ids):
             new = numbers[:, chunk][numbers[:, chunk] > former[chunk].number]
             chain = np.array([former[chunk].number, *new.tolist()])
             chain = chain[self._is_kept(chain)]
             next_of[chain[:-1] % self._capacity] = chain[1:]
             touched.append(chain)
-            stream = self._running[id_]
-            stream.open = self._open_of(stream)
-            if self._is_kept(stream.number):
-                next_of[stream.number % self._capacity] = UNKNOWN if stream.open else NONE
-            if not stream.open and not stream.has_ended:
-                stream.has_ended = True
+            self._running[id_].open = self._open_of(self._running[id_])
+        goes_on = {id_: not is_done for id_, is_done in zip(ids, done, strict=True)}
+        over = [stream for id_, stream in self._running.items() if not goes_on.get(id_)]
+        for stream in over:
+            if not stream.open and self._is_kept(stream.number):
+                next_of[stream.number % self._capacity] = NONE
+                touched.append(np.array([stream.number]))
                 ended.append(stream.first)
-        ids = dict.fromkeys(batch[Columns.EPS_ID].tolist())
-        self._running = {id_: self._running[id_] for id_ in ids}
+        self._running = {id_: self._running[id_] for id_, is_running in goes_on.items() if is_running}
         rows = np.concatenate(touched) % self._capacity
         acted, awaited = self._columns["acted"][rows], self._columns["awaited"][rows]
         self._is_ready[rows] = acted.any(1) & ~awaited.any(1) & (next_of[rows] != UNKNOWN)
@@ -323,10 +330,7 @@ class TeamReplay:
         """Return the complete state as plain data, for checkpoints."""
         n = min(self._n, self._capacity)
         columns = {name: map_struct(lambda leaf: leaf[:n].copy(), column) for name, column in self._columns.items()}
-        running = [
-            [each.env_t, each.number, [*each.open.items()], each.first, each.has_ended]
-            for each in self._running.values()
-        ]
+        running = [[each.env_t, each.number, [*each.open.items()], each.first] for each in self._running.values()]
         return {"columns": columns, "capacity": self._capacity, "n": self._n, "ready": self._ready,
                 "ended": self._ended, "episode_ids": list(self._running), "running": running,
                 "rng": self._rng.bit_generator.state}  # fmt: skip
@@ -361,8 +365,8 @@ class TeamReplay:
         self._is_ready[self._ready] = True
         self._ended = np.asarray(state["ended"], np.int64)
         self._running = {
-            id_: _Stream(env_t, number, {int(t): int(i) for t, i in opened}, *others)
-            for id_, (env_t, number, opened, *others) in zip(state["episode_ids"], state["running"], strict=True)
+            id_: _Stream(env_t, number, {int(t): int(i) for t, i in opened}, first)
+            for id_, (env_t, number, opened, first) in zip(state["episode_ids"], state["running"], strict=True)
         }
         self._rng.bit_generator.state = state["rng"]
 
@@ -375,11 +379,9 @@ class _Stream:
         env_t, number: Env step and number of the last decision, or -1 if there is none yet.
         open: Env step -> number, for decisions that wait for an action.
         first: Number of the first decision.
-        has_ended: True if all agents have finished, although some may return.
     """
 
     env_t: int = -1
     number: int = UNKNOWN
     open: dict[int, int] = field(default_factory=dict)
     first: int = UNKNOWN
-    has_ended: bool = False

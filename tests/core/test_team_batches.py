@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.exhaustive import further
-from support.scripted import Step, scripted
+from support.scripted import Scripted, Step, scripted
 from support.team_ledgers import AGENTS, TeamWorld, decisions_of, present_in, rewards_between, team_decisions
 
 import fastmarl
@@ -285,6 +285,37 @@ def test_a_teammate_of_another_policy_joins_while_the_first_agent_waits():
     assert not first["active"].any() and first["final_obs"][..., 0].tolist() == [[0, 1]]
     assert second["active"].tolist() == [[[True, False]], [[False, False]]]
     assert third["active"].tolist() == [[[False, True]], [[True, False]]]
+
+
+@pytest.mark.parametrize("calls", [[8], [2, 3, 1, 2], [1] * 8])
+def test_a_team_that_may_return_has_not_ended(calls):
+    alive, dies = Step("a", 1), Step("a", 1, terminated="a")
+    script = ["a", alive, dies, Step("", 0), alive, alive, dies, Step("", 0), Step("", 0, terminated=True)]
+    config = fastmarl.EnvRunnerConfig(env=scripted(script, space=BOX), respawn=True, seed=0)
+    replay = TeamReplay(20)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        for n in calls:
+            for batch in aligned(runner.sample(num_timesteps=n), groups={"team": ["a"]}).values():
+                replay.add(batch)
+                is_done = bool(batch["is_done"].any())
+                assert replay.num_episodes == is_done
+                assert not len(replay) or bool(replay.sample(50)["terminateds"].any()) == is_done
+    assert len(replay) >= 3  # the last decision is known to be the last once there is another batch
+
+
+@pytest.mark.parametrize("calls", [[4], [1, 3], [1] * 4])
+def test_an_episode_that_the_team_joins_after_a_call(calls):
+    replay = TeamReplay(20)
+    both, end = Step("ab", 1), Step("ab", 1, terminated=True)
+    scripts = [["ab", both, both, both, end], ["a", Step("a", 1), both, both, end]]
+    config = fastmarl.EnvRunnerConfig(
+        env=lambda config: Scripted(scripts[config.vector_index], space=BOX), num_envs_per_env_runner=2, seed=0
+    )
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        for n in calls:
+            for batch in aligned(runner.sample(num_timesteps=2 * n), groups={"team": ["b"]}).values():
+                replay.add(batch)
+    assert replay.num_episodes == 2
 
 
 def test_the_decision_of_an_agent_that_respawns_as_the_other_is_truncated():

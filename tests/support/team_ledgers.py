@@ -166,8 +166,8 @@ def team_decisions(ledger: list[Step]) -> dict[int, dict[str, Any]]:
         following = min((other for other in present if other > t), default=None)
         if not acting or any(each.until is None for each in acting):
             continue
-        if following is None and any(each.until is None for each in decisions):
-            continue  # not known yet
+        if following is None and not ledger[-1].is_last:
+            continue  # someone may still join or return
         found[t] = {
             "obs": {each.agent: each.obs for each in acting},
             "actions": {each.agent: each.action for each in acting},

@@ -56,7 +56,8 @@ def aligned(
       "respawn_action_mask" its mask. These columns exist if there is such an agent.
     - "env_state" [T + 1, E, ...], if the chunks have env states: the states at all rows and after the last one. All
       groups share this array.
-    - "seq_lens": int64 [E], number of rows of each chunk; "first_env_t": int64 [E]; "eps_id": object [E].
+    - "seq_lens": int64 [E], number of rows of each chunk; "first_env_t": int64 [E]; "eps_id": object [E];
+      "is_done": bool [E], True if the episode ended with the chunk.
     - "agent_id": object [E, A], None for empty slots.
 
     Args:
@@ -94,7 +95,9 @@ def aligned(
         if len(team.steps):
             np.minimum.at(first_E, team.chunk_S, team.first_env_t_S)
     n_rows_E = end_E - first_E
-    shared = {Columns.SEQ_LENS: n_rows_E, Columns.FIRST_ENV_T: first_E, Columns.EPS_ID: _ids(chunks)}
+    done = [flag for each in chunks for flag in (each.are_done if isinstance(each, Unbuilt) else [each.is_done])]
+    shared = {Columns.SEQ_LENS: n_rows_E, Columns.FIRST_ENV_T: first_E, Columns.EPS_ID: _ids(chunks),
+              Columns.IS_DONE: np.array(done, bool)}  # fmt: skip
     states_E = [states for each in chunks for states in _states_of(each)]
     if any(states is not None for states in states_E):
         shared[Columns.ENV_STATE] = _env_states(states_E, first_E, n_rows_E)

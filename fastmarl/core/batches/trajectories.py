@@ -32,7 +32,7 @@ NOT_OUTPUTS = frozenset((
     Columns.OBS, Columns.NEXT_OBS, Columns.FINAL_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS,
     Columns.TRUNCATEDS, Columns.SEQ_LENS, Columns.LOSS_MASK, Columns.EPS_ID, Columns.AGENT_ID, Columns.ACTIVE,
     Columns.ENV_STATE, Columns.FINAL_T, Columns.NEXT_T, Columns.CONTINUES, Columns.FINAL_ACTION_MASK,
-    Columns.FIRST_ENV_T, Columns.RESPAWNED, Columns.RESPAWN_OBS, Columns.RESPAWN_ACTION_MASK,
+    Columns.FIRST_ENV_T, Columns.IS_DONE, Columns.RESPAWNED, Columns.RESPAWN_OBS, Columns.RESPAWN_ACTION_MASK,
 ))  # fmt: skip
 """Names of batch columns that are never outputs, even if a module output has the same name."""
 

@@ -22,6 +22,7 @@ from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
 
 ROW, COUNT, LOOKBACK, FINAL, MODULE = 0, 1, 2, 4, 7  # columns of Scatter.lanes_now()
+FLAGS = 4  # column of `ChunkNotes.numbers`
 OwnData = tuple[
     Sequence[tuple[int, int, dict[str, Any]]], dict[str, Any], np.ndarray | None
 ]  # infos, custom data, env states
@@ -33,6 +34,7 @@ class Unbuilt(NamedTuple):
 
     ids: list[str]
     times: np.ndarray  # int64 [n, 2]: env_t_started, env_t
+    are_done: list[bool]  # [n], True if the episode ended
     env_states: Sequence[Any]
     n_lanes: np.ndarray  # int64 [n]
     agent_ids: list[Hashable]  # [m], in order of appearance within each chunk
@@ -288,6 +290,7 @@ class UnreadChunks(ChunkNotes):
         return Unbuilt(
             ids=[self.ids[index] for index in indices],
             times=times,
+            are_done=(self.numbers[indices, FLAGS] != 0).tolist(),
             env_states=[None if own_data is None else own_data[2] for _, own_data in places],
             n_lanes=n_lanes,
             agent_ids=agent_ids,

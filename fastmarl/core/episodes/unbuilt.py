@@ -52,6 +52,7 @@ def _unbuilt(chunks: list[tuple[Chunk, ChunkLanes]]) -> Unbuilt:
     return Unbuilt(
         ids=[lanes.episode_id for _, lanes in chunks],
         times=np.array([(chunk.env_t_started, chunk.env_t) for chunk, _ in chunks], np.int64),
+        are_done=[chunk.is_terminated or chunk.is_truncated for chunk, _ in chunks],
         env_states=[chunk.env_states for chunk, _ in chunks],
         n_lanes=np.array([len(lanes.agent_ids) for _, lanes in chunks], np.int64),
         agent_ids=[agent_id for _, lanes in chunks for agent_id in lanes.agent_ids],

@@ -43,6 +43,7 @@ class Columns:
     NEXT_T = "next_t"  # in aligned columns: the step of the next observation of the agent
     CONTINUES = "continues"  # in aligned columns: False for terminated agents
     FINAL_ACTION_MASK = "final_action_mask"  # in aligned columns: the mask of the last observation
+    IS_DONE = "is_done"  # in aligned columns: True if the episode ended with the chunk
     RESPAWNED = "respawned"  # in aligned columns: True for agents that start a new trajectory at the end of the chunk
     RESPAWN_OBS = "respawn_obs"  # in aligned columns: the observation with which they start
     RESPAWN_ACTION_MASK = "respawn_action_mask"  # in aligned columns: its mask

@@ -126,14 +126,12 @@ class WatchedQ(Watched):
             if (of_team := {agent: of_agent for agent, of_agent in of_all.items() if agent in agents})
         }
         teams: dict[Any, list[Decision]] = {}
-        latest: dict[Any, dict[Agent, Decision]] = {}
         for each in decisions:
             teams.setdefault((each.env, each.episode, each.t), []).append(each)
-            latest.setdefault((each.env, each.episode), {})[each.agent] = each
         found = set()
         for (env, episode, t), team in teams.items():
             later = sorted(place[2] for place in seen if place[:2] == (env, episode) and place[2] > t)
-            is_over = all(each.end for each in latest[env, episode].values())
+            is_over = any(each.end for each in self.ledgers[env] if each.episode == episode)
             if all(each.known for each in team) and (later or is_over):
                 reward = team_reward(decisions, team[0], t, later[0] if later else math.inf)
                 following = seen[env, episode, later[0]] if later else {}
