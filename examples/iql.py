@@ -36,7 +36,8 @@ class Learner:
     """Trains a module in place, so that its runner acts with the latest weights."""
 
     def __init__(self, runner, args, num_updates):
-        self.replays = {agent: TeamReplay(CAPACITY, args.seed) for agent in agents_of(runner.env.envs[0])}
+        agents = agents_of(runner.env.envs[0])
+        self.replays = {agent: TeamReplay(CAPACITY, args.seed, respawn=args.respawn) for agent in agents}
         self.q = QLearner(runner.module[POLICY], lr=args.lr, gamma=args.gamma)
         self.updates = args.updates
         self.schedule = linear_schedule(self.q.optimizer, num_updates * args.updates)

@@ -46,7 +46,8 @@ class Learner:
     """Trains a module in place, so that its runner acts with the latest weights, and the mixer."""
 
     def __init__(self, runner, args, num_updates):
-        self.agents, self.replay = agents_of(runner.env.envs[0]), TeamReplay(CAPACITY, args.seed)
+        self.agents = agents_of(runner.env.envs[0])
+        self.replay = TeamReplay(CAPACITY, args.seed, respawn=args.respawn)
         module, self.has_memory, self.updates = runner.module[POLICY], args.memory, args.updates
         mixer = QMixer(len(self.agents), len(self.agents) * gym.spaces.flatdim(module.observation_space))
         device = next(module.parameters()).device

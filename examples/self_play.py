@@ -119,7 +119,9 @@ class League:
         for episode in episodes:
             opponent = next((name for name in episode.custom_data.values() if name != "main"), None)
             if episode.is_done and opponent in self.ratings:
-                surprise = (episode.get_return() + 1) / 2 - self.expected(opponent)  # the return of main
+                returns = {each.module_id: each.get_return() for each in episode.agent_episodes.values()}
+                gain = returns.get("main", -returns.get(opponent, 0.0))  # main may lose before it acts
+                surprise = (gain + 1) / 2 - self.expected(opponent)
                 self.ratings["main"] += surprise
                 self.ratings[opponent] -= surprise if opponent != "random" else 0.0
 

@@ -37,7 +37,8 @@ class Learner:
     """Trains a module in place, so that its runner acts with the latest weights."""
 
     def __init__(self, runner, args, num_updates):
-        self.agents, self.replay = agents_of(runner.env.envs[0]), TeamReplay(CAPACITY, args.seed)
+        self.agents = agents_of(runner.env.envs[0])
+        self.replay = TeamReplay(CAPACITY, args.seed, respawn=args.respawn)
         self.q = QLearner(runner.module[POLICY], lr=args.lr, gamma=args.gamma)
         self.updates = args.updates
         self.schedule = linear_schedule(self.q.optimizer, num_updates * args.updates)

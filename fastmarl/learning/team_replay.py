@@ -46,22 +46,22 @@ class TeamReplay:
     of VDN.
 
     If an agent waits at the end of a call, its action arrives in a later call; only then can the decision be sampled.
-    If all agents have finished, others may still join or respawn: the last decision can be sampled when the episode
-    has ended.
+    The last decision can be sampled when no agent can join or return, at the latest when the episode has ended.
     The last observation of a truncated agent contributes only its value to the target, as at any other cut.
 
     Args:
         capacity: Number of decisions to keep.
         seed: Seed for sampling.
+        respawn: As in `EnvRunnerConfig`: True if finished agents may return.
 
     Raises:
         ConfigError: If the capacity is less than 2, since each decision is sampled with its successor.
     """
 
-    def __init__(self, capacity: int, seed: int = 0):
+    def __init__(self, capacity: int, seed: int = 0, *, respawn: bool = False):
         if capacity < 2:
             raise ConfigError(f"capacity must be at least 2 decisions, got {capacity}")
-        self._capacity, self._rng = capacity, np.random.default_rng(seed)
+        self._capacity, self._rng, self._respawn = capacity, np.random.default_rng(seed), respawn
         self._n = 0  # number of decisions added; decision i is in row i % capacity
         self._columns: dict[str, Any] = {}  # name -> [capacity, ...]
         self._running: dict[str, _Stream] = {}  # keyed by episode id
@@ -82,9 +82,11 @@ class TeamReplay:
         """Add a group's batch from `aligned()`, which must get dicts as `groups`, so that slots do not change.
 
         Raises:
-            BatchError: If this batch has an "env_state" and earlier batches did not, or vice versa.
+            BatchError: If this batch has an "env_state" and earlier batches did not, or vice versa; or an agent acts
+                after it has finished and `respawn` is False.
         """
         batch = dict(batch)
+        finished = self._finished(batch)
         t, e, a = np.nonzero(batch[Columns.ACTIVE])
         lasts = last_observations(batch)
         is_decision = np.zeros((len(batch[Columns.ACTIVE]) + 1, len(batch[Columns.SEQ_LENS])), bool)
@@ -106,7 +108,7 @@ class TeamReplay:
             places = np.nonzero(self._is_kept(numbers))
             self._columns[Columns.ENV_STATE][numbers[places] % self._capacity] = batch[Columns.ENV_STATE][places]
         self._pay(rewards_by_arrival(batch), numbers, former)
-        self._settle(batch, numbers, former)
+        self._settle(batch, numbers, former, finished)
 
     def sample(self, n: int, length: int = 1, device: torch.device | str = "cpu") -> dict[str, Any]:
         """Return n random decisions and their successors as tensors.
@@ -208,6 +210,19 @@ class TeamReplay:
             self._columns |= {name: np.zeros((self._capacity, batch[Columns.ACTIVE].shape[2]), bool) for name in FLAGS}
             self._columns |= {Columns.REWARDS: np.zeros(self._capacity), NEXT: np.full(self._capacity, UNKNOWN)}
 
+    def _finished(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return episode id -> whether the agent of each slot has finished, bool [A]."""
+        acted = batch[Columns.ACTIVE].any(0)
+        ended = (batch[Columns.TERMINATEDS] | batch[Columns.TRUNCATEDS]).any(0)
+        finished = {id_: stream.finished for id_, stream in self._running.items()}
+        for chunk, id_ in enumerate(batch[Columns.EPS_ID].tolist()):
+            former = finished.get(id_, np.zeros(acted.shape[1], bool))
+            if not self._respawn and (returned := np.flatnonzero(former & acted[chunk])).size:
+                agent_id = batch[Columns.AGENT_ID][chunk, returned[0]]
+                raise BatchError(f"agent {agent_id!r} acts again after it finished: use TeamReplay(..., respawn=True)")
+            finished[id_] = former | ended[chunk]
+        return finished
+
     def _number(self, batch: Mapping[str, Any], is_decision: np.ndarray) -> tuple[np.ndarray, list[_Stream]]:
         """Number the decisions.
 
@@ -283,11 +298,16 @@ class TeamReplay:
         pays = (arrived != 0) & self._is_kept(latest)
         np.add.at(self._columns[Columns.REWARDS], latest[pays] % self._capacity, arrived[pays])
 
-    def _settle(self, batch: Mapping[str, Any], numbers: np.ndarray, former: list[_Stream]) -> None:
+    def _settle(
+        self,
+        batch: Mapping[str, Any],
+        numbers: np.ndarray,
+        former: list[_Stream],
+        finished: Mapping[str, np.ndarray],
+    ) -> None:
         """Link decisions, drop finished episodes from `_running`, and determine which decisions are complete.
 
-        Agents may still join or respawn when all have finished, until the episode ends. It has also ended if it has no
-        chunk in the batch.
+        An episode without a chunk in the batch has ended.
         """
         next_of = self._columns[NEXT]
         touched, ended = [numbers[self._is_kept(numbers)]], []
@@ -300,9 +320,11 @@ class TeamReplay:
             touched.append(chain)
             self._running[id_].open = self._open_of(self._running[id_])
         goes_on = {id_: not is_done for id_, is_done in zip(ids, done, strict=True)}
-        over = [stream for id_, stream in self._running.items() if not goes_on.get(id_)]
-        for stream in over:
-            if not stream.open and self._is_kept(stream.number):
+        for id_, stream in self._running.items():
+            stream.finished = finished[id_]
+            has_ended = not goes_on.get(id_) or (not self._respawn and bool(stream.finished.all()))
+            if has_ended and not stream.open and not stream.has_ended and self._is_kept(stream.number):
+                stream.has_ended = True
                 next_of[stream.number % self._capacity] = NONE
                 touched.append(np.array([stream.number]))
                 ended.append(stream.first)
@@ -330,7 +352,10 @@ class TeamReplay:
         """Return the complete state as plain data, for checkpoints."""
         n = min(self._n, self._capacity)
         columns = {name: map_struct(lambda leaf: leaf[:n].copy(), column) for name, column in self._columns.items()}
-        running = [[each.env_t, each.number, [*each.open.items()], each.first] for each in self._running.values()]
+        running = [
+            [each.env_t, each.number, [*each.open.items()], each.first, each.finished, each.has_ended]
+            for each in self._running.values()
+        ]
         return {"columns": columns, "capacity": self._capacity, "n": self._n, "ready": self._ready,
                 "ended": self._ended, "episode_ids": list(self._running), "running": running,
                 "rng": self._rng.bit_generator.state}  # fmt: skip
@@ -365,8 +390,8 @@ class TeamReplay:
         self._is_ready[self._ready] = True
         self._ended = np.asarray(state["ended"], np.int64)
         self._running = {
-            id_: _Stream(env_t, number, {int(t): int(i) for t, i in opened}, first)
-            for id_, (env_t, number, opened, first) in zip(state["episode_ids"], state["running"], strict=True)
+            id_: _Stream(env_t, number, {int(t): int(i) for t, i in opened}, *others)
+            for id_, (env_t, number, opened, *others) in zip(state["episode_ids"], state["running"], strict=True)
         }
         self._rng.bit_generator.state = state["rng"]
 
@@ -379,9 +404,13 @@ class _Stream:
         env_t, number: Env step and number of the last decision, or -1 if there is none yet.
         open: Env step -> number, for decisions that wait for an action.
         first: Number of the first decision.
+        finished: Whether the agent of each slot has finished, bool [A].
+        has_ended: True if there is no further decision.
     """
 
     env_t: int = -1
     number: int = UNKNOWN
     open: dict[int, int] = field(default_factory=dict)
     first: int = UNKNOWN
+    finished: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    has_ended: bool = False

@@ -135,7 +135,7 @@ def check_decisions(got, ledgers):
 @pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("seed", [0, 1, *further([2, 3])])
 def test_decisions_in_the_replay_equal_the_ledgers(seed, length, sampled):
-    replay = TeamReplay(10_000, seed)
+    replay = TeamReplay(10_000, seed, respawn=True)
     for batch, _, ledgers in batches_of(seed, **SAMPLED[sampled]):  # noqa: B007
         replay.add(batch)
     sequences = drawn_from(replay.sample(20_000 if length == 1 else 12_000, length))
@@ -146,7 +146,7 @@ def test_decisions_in_the_replay_equal_the_ledgers(seed, length, sampled):
 
 
 def test_sequences_show_what_agents_did_in_decisions_that_are_not_complete():
-    replay, found = TeamReplay(10_000, 1), set()
+    replay, found = TeamReplay(10_000, 1, respawn=True), set()
     for batch, _, ledgers in batches_of(1):  # noqa: B007
         replay.add(batch)
         rows = {name: column.numpy() for name, column in replay.sample(2000, 6).items()} if len(replay) else {}
@@ -161,7 +161,7 @@ def test_sequences_show_what_agents_did_in_decisions_that_are_not_complete():
 
 @pytest.mark.parametrize("seed", [0, 1, *further([2, 3])])
 def test_whole_episodes_in_the_replay_equal_the_ledgers(seed):
-    replay = TeamReplay(10_000, seed)
+    replay = TeamReplay(10_000, seed, respawn=True)
     for batch, _, ledgers in batches_of(seed):  # noqa: B007
         replay.add(batch)
     episodes = drawn_from(replay.sample_episodes(500))
@@ -173,13 +173,13 @@ def test_whole_episodes_in_the_replay_equal_the_ledgers(seed):
 
 
 def test_a_replay_keeps_the_latest_decisions_and_is_saved():
-    replay, other, whole = TeamReplay(50, 1), TeamReplay(50, 1), 0
+    replay, other, whole = (*(TeamReplay(50, 1, respawn=True) for _ in range(2)), 0)
     for i, (batch, _, ledgers) in enumerate(batches_of(0)):
         replay.add(batch)
         other.add(batch)
         if i % 3 == 0:
             state = pickle.loads(pickle.dumps(other.get_state()))
-            other = TeamReplay(50)
+            other = TeamReplay(50, respawn=True)
             other.set_state(state)
         if len(replay):
             one, two = replay.sample(40, 2), other.sample(40, 2)
@@ -194,7 +194,7 @@ def test_a_replay_keeps_the_latest_decisions_and_is_saved():
 
 
 def test_agents_without_masks_may_do_anything_where_others_had_some():
-    replay = TeamReplay(50)
+    replay = TeamReplay(50, respawn=True)
     for i, (batch, *_) in enumerate(batches_of(0)):
         replay.add({name: column for name, column in batch.items() if i == 0 or "mask" not in str(name).lower()})
     rows = replay.sample(500)
@@ -203,7 +203,7 @@ def test_agents_without_masks_may_do_anything_where_others_had_some():
 
 
 def test_a_state_is_a_copy():
-    replay = TeamReplay(50)
+    replay = TeamReplay(50, respawn=True)
     for i, (batch, *_) in enumerate(batches_of(0)):
         replay.add(batch)
         if i == 5:
@@ -215,7 +215,7 @@ def test_a_state_is_a_copy():
 
 
 def test_bad_capacities_states_and_lengths():
-    replay, (batch, *_) = TeamReplay(50), next(iter(batches_of(0)))
+    replay, (batch, *_) = TeamReplay(50, respawn=True), next(iter(batches_of(0)))
     replay.add(batch)
     with pytest.raises(CheckpointError, match="has a capacity of 50, but this one has 60"):
         TeamReplay(60).set_state(replay.get_state())
@@ -232,7 +232,7 @@ def test_bad_capacities_states_and_lengths():
 
 
 def test_sequences_are_as_long_as_asked_for():
-    replay = TeamReplay(500)
+    replay = TeamReplay(500, respawn=True)
     for batch, *_ in batches_of(0, CALLS[:4]):
         replay.add(batch)
     rows = replay.sample(3, 200)
@@ -292,7 +292,7 @@ def test_a_team_that_may_return_has_not_ended(calls):
     alive, dies = Step("a", 1), Step("a", 1, terminated="a")
     script = ["a", alive, dies, Step("", 0), alive, alive, dies, Step("", 0), Step("", 0, terminated=True)]
     config = fastmarl.EnvRunnerConfig(env=scripted(script, space=BOX), respawn=True, seed=0)
-    replay = TeamReplay(20)
+    replay = TeamReplay(20, respawn=True)
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         for n in calls:
             for batch in aligned(runner.sample(num_timesteps=n), groups={"team": ["a"]}).values():
@@ -301,6 +301,33 @@ def test_a_team_that_may_return_has_not_ended(calls):
                 assert replay.num_episodes == is_done
                 assert not len(replay) or bool(replay.sample(50)["terminateds"].any()) == is_done
     assert len(replay) >= 3  # the last decision is known to be the last once there is another batch
+
+
+def test_a_team_that_can_not_return_has_ended_in_an_endless_episode():
+    script = ["ab", Step("ab", 1), Step("ab", 1, terminated="b"), *[Step("a", 1)] * 20]
+    config = fastmarl.EnvRunnerConfig(env=scripted(script, space=BOX), seed=0)
+    dead, whole, back = TeamReplay(20), TeamReplay(20), TeamReplay(20, respawn=True)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        for _ in range(4):
+            batches = aligned(runner.sample(num_timesteps=2), groups={"dead": ["b"], "whole": ["a", "b"]})
+            for replay, team in ((dead, "dead"), (back, "dead"), (whole, "whole")):
+                replay.add(batches[team]) if team in batches else None
+    assert (dead.num_episodes, whole.num_episodes, back.num_episodes) == (1, 0, 0)
+    assert dead.sample_episodes(1)["terminateds"].tolist() == [[False, True]]
+    assert len(whole) == 8 and len(back) == 1
+
+
+def test_agents_that_act_after_they_finished():
+    config = fastmarl.EnvRunnerConfig(
+        env=scripted(["a", Step("a", 1, terminated="a"), *[Step("a", 1)] * 9], space=BOX), respawn=True, seed=0
+    )
+    replay = TeamReplay(20)
+    with (
+        fastmarl.MultiAgentEnvRunner(config) as runner,
+        pytest.raises(BatchError, match=r"agent 'a' acts again after it finished: use TeamReplay\(..., respawn=True\)"),
+    ):
+        replay.add(aligned(runner.sample(num_timesteps=4), groups={"team": ["a"]})["team"])
+    assert not len(replay) and not replay.num_episodes
 
 
 @pytest.mark.parametrize("calls", [[4], [1, 3], [1] * 4])
@@ -323,7 +350,7 @@ def test_the_decision_of_an_agent_that_respawns_as_the_other_is_truncated():
     script = ["ab", both, Step("ab", 1, terminated="b"), Step("a", 1), Step("ab", 1, truncated="a"), Step("b", 1),
               Step("b", 1, terminated=True)]  # fmt: skip
     config = fastmarl.EnvRunnerConfig(env=scripted(script, space=BOX), respawn=True, seed=0)
-    replay = TeamReplay(20)
+    replay = TeamReplay(20, respawn=True)
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         for n in (4, 2):
             replay.add(aligned(runner.sample(num_timesteps=n), groups={"team": ["a", "b"]})["team"])

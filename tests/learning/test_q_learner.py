@@ -278,7 +278,7 @@ def test_values_of_agents_that_respawn_are_those_that_the_runner_acted_upon(name
         env=scripted(PHOENIX, space=gym.spaces.Box(0, 20, (1,), np.float32)), respawn=True, model_config=model_config,
         rl_module_spec=fastmarl.RLModuleSpec(inference_only=True),
     )  # fmt: skip
-    replay, total = TeamReplay(100), 0.0
+    replay, total = TeamReplay(100, respawn=True), 0.0
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         for n in calls:
             chunks = runner.sample(num_timesteps=n)

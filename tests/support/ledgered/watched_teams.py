@@ -132,6 +132,8 @@ class WatchedQ(Watched):
         for (env, episode, t), team in teams.items():
             later = sorted(place[2] for place in seen if place[:2] == (env, episode) and place[2] > t)
             is_over = any(each.end for each in self.ledgers[env] if each.episode == episode)
+            lives = {each.agent: each.end for each in decisions if (each.env, each.episode) == (env, episode)}
+            is_over |= not self.args.respawn and lives.keys() == {*agents} and all(lives.values())
             if all(each.known for each in team) and (later or is_over):
                 reward = team_reward(decisions, team[0], t, later[0] if later else math.inf)
                 following = seen[env, episode, later[0]] if later else {}
