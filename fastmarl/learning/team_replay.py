@@ -6,7 +6,6 @@ Axes in names: T env step, E chunk, A slot of an agent in its group.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
@@ -18,9 +17,10 @@ from fastmarl.core.errors import BatchError, CheckpointError, ConfigError
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
+from fastmarl.learning.team_streams import UNKNOWN, Stream, finished_in
 from fastmarl.learning.tensors import to_tensors
 
-UNKNOWN, NONE = -1, -2  # values for the next decision: not known yet; none, since all agents have terminated
+NONE = -2  # as the next decision: there is none, since all agents have terminated
 WRITTEN = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_MASK)
 NEXT = "next"
 OF_ACTED = {name: name for name in WRITTEN}
@@ -64,7 +64,7 @@ class TeamReplay:
         self._capacity, self._rng, self._respawn = capacity, np.random.default_rng(seed), respawn
         self._n = 0  # number of decisions added; decision i is in row i % capacity
         self._columns: dict[str, Any] = {}  # name -> [capacity, ...]
-        self._running: dict[str, _Stream] = {}  # keyed by episode id
+        self._running: dict[str, Stream] = {}  # keyed by episode id
         self._is_ready = np.zeros(capacity, bool)  # per row: it can be sampled
         self._ready = np.zeros(0, np.int64)  # rows available for sampling
         self._ended = np.zeros(0, np.int64)  # first decisions of complete finished episodes
@@ -86,7 +86,7 @@ class TeamReplay:
                 after it has finished and `respawn` is False.
         """
         batch = dict(batch)
-        finished = self._finished(batch)
+        finished = finished_in(batch, self._running, respawn=self._respawn)
         t, e, a = np.nonzero(batch[Columns.ACTIVE])
         lasts = last_observations(batch)
         is_decision = np.zeros((len(batch[Columns.ACTIVE]) + 1, len(batch[Columns.SEQ_LENS])), bool)
@@ -210,20 +210,7 @@ class TeamReplay:
             self._columns |= {name: np.zeros((self._capacity, batch[Columns.ACTIVE].shape[2]), bool) for name in FLAGS}
             self._columns |= {Columns.REWARDS: np.zeros(self._capacity), NEXT: np.full(self._capacity, UNKNOWN)}
 
-    def _finished(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return episode id -> whether the agent of each slot has finished, bool [A]."""
-        acted = batch[Columns.ACTIVE].any(0)
-        ended = (batch[Columns.TERMINATEDS] | batch[Columns.TRUNCATEDS]).any(0)
-        finished = {id_: stream.finished for id_, stream in self._running.items()}
-        for chunk, id_ in enumerate(batch[Columns.EPS_ID].tolist()):
-            former = finished.get(id_, np.zeros(acted.shape[1], bool))
-            if not self._respawn and (returned := np.flatnonzero(former & acted[chunk])).size:
-                agent_id = batch[Columns.AGENT_ID][chunk, returned[0]]
-                raise BatchError(f"agent {agent_id!r} acts again after it finished: use TeamReplay(..., respawn=True)")
-            finished[id_] = former | ended[chunk]
-        return finished
-
-    def _number(self, batch: Mapping[str, Any], is_decision: np.ndarray) -> tuple[np.ndarray, list[_Stream]]:
+    def _number(self, batch: Mapping[str, Any], is_decision: np.ndarray) -> tuple[np.ndarray, list[Stream]]:
         """Number the decisions.
 
         Returns:
@@ -235,7 +222,7 @@ class TeamReplay:
         for chunk, (id_, begin) in enumerate(
             zip(batch[Columns.EPS_ID], batch[Columns.FIRST_ENV_T].tolist(), strict=True)
         ):
-            stream = self._running.get(id_, _Stream())
+            stream = self._running.get(id_, Stream())
             before.append(stream)
             rows = np.flatnonzero(is_decision[:, chunk])
             is_new = rows + begin > stream.env_t
@@ -248,7 +235,7 @@ class TeamReplay:
                 last = int(new[-1])
                 opened = dict(zip((new + begin).tolist(), numbers[new, chunk].tolist(), strict=True))
                 first = int(numbers[new[0], chunk]) if stream.first == UNKNOWN else stream.first
-                stream = _Stream(last + begin, self._n - 1, {**stream.open, **opened}, first)
+                stream = Stream(last + begin, self._n - 1, {**stream.open, **opened}, first)
             self._running[id_] = stream
         return numbers, before
 
@@ -288,7 +275,7 @@ class TeamReplay:
         self._columns["acted"][rows, slots] = Columns.ACTIONS in sources
         self._columns["awaited"][rows, slots], self._columns["ended"][rows, slots] = awaited[kept], ended[kept]
 
-    def _pay(self, arrived: np.ndarray, numbers: np.ndarray, former: list[_Stream]) -> None:
+    def _pay(self, arrived: np.ndarray, numbers: np.ndarray, former: list[Stream]) -> None:
         """Add each of the rewards [T + 1, E] to the last decision before its arrival."""
         since = np.array([stream.number for stream in former])
         is_new = numbers > since
@@ -302,7 +289,7 @@ class TeamReplay:
         self,
         batch: Mapping[str, Any],
         numbers: np.ndarray,
-        former: list[_Stream],
+        former: list[Stream],
         finished: Mapping[str, np.ndarray],
     ) -> None:
         """Link decisions, drop finished episodes from `_running`, and determine which decisions are complete.
@@ -339,7 +326,7 @@ class TeamReplay:
     def _is_kept(self, numbers: Any) -> Any:
         return (numbers >= 0) & (numbers >= self._n - self._capacity)
 
-    def _open_of(self, stream: _Stream) -> dict[int, int]:
+    def _open_of(self, stream: Stream) -> dict[int, int]:
         """Return the open decisions of the stream that still wait for an action."""
         numbers = np.array([*stream.open.values()], np.int64)
         is_open = self._is_kept(numbers)
@@ -390,27 +377,7 @@ class TeamReplay:
         self._is_ready[self._ready] = True
         self._ended = np.asarray(state["ended"], np.int64)
         self._running = {
-            id_: _Stream(env_t, number, {int(t): int(i) for t, i in opened}, *others)
+            id_: Stream(env_t, number, {int(t): int(i) for t, i in opened}, *others)
             for id_, (env_t, number, opened, *others) in zip(state["episode_ids"], state["running"], strict=True)
         }
         self._rng.bit_generator.state = state["rng"]
-
-
-@dataclass
-class _Stream:
-    """Decisions of a running episode.
-
-    Attributes:
-        env_t, number: Env step and number of the last decision, or -1 if there is none yet.
-        open: Env step -> number, for decisions that wait for an action.
-        first: Number of the first decision.
-        finished: Whether the agent of each slot has finished, bool [A].
-        has_ended: True if there is no further decision.
-    """
-
-    env_t: int = -1
-    number: int = UNKNOWN
-    open: dict[int, int] = field(default_factory=dict)
-    first: int = UNKNOWN
-    finished: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    has_ended: bool = False
