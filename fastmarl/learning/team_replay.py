@@ -46,7 +46,7 @@ class TeamReplay:
     of VDN.
 
     If an agent waits at the end of a call, its action arrives in a later call; only then can the decision be sampled.
-    The last decision can be sampled when no agent can join or return, at the latest when the episode has ended.
+    The last decision can be sampled once no agent can join or return, at the latest when the episode is done.
     The last observation of a truncated agent contributes only its value to the target, as at any other cut.
 
     Args:
@@ -294,7 +294,7 @@ class TeamReplay:
     ) -> None:
         """Link decisions, drop finished episodes from `_running`, and determine which decisions are complete.
 
-        An episode without a chunk in the batch has ended.
+        An episode without a chunk in the batch is finished.
         """
         next_of = self._columns[NEXT]
         touched, ended = [numbers[self._is_kept(numbers)]], []
@@ -306,16 +306,16 @@ class TeamReplay:
             next_of[chain[:-1] % self._capacity] = chain[1:]
             touched.append(chain)
             self._running[id_].open = self._open_of(self._running[id_])
-        goes_on = {id_: not is_done for id_, is_done in zip(ids, done, strict=True)}
+        is_done = dict(zip(ids, done, strict=True))
         for id_, stream in self._running.items():
             stream.finished = finished[id_]
-            has_ended = not goes_on.get(id_) or (not self._respawn and bool(stream.finished.all()))
-            if has_ended and not stream.open and not stream.has_ended and self._is_kept(stream.number):
-                stream.has_ended = True
-                next_of[stream.number % self._capacity] = NONE
+            is_over = is_done.get(id_, True) or (not self._respawn and bool(stream.finished.all()))
+            row = stream.number % self._capacity
+            if is_over and not stream.open and self._is_kept(stream.number) and next_of[row] != NONE:
+                next_of[row] = NONE
                 touched.append(np.array([stream.number]))
                 ended.append(stream.first)
-        self._running = {id_: self._running[id_] for id_, is_running in goes_on.items() if is_running}
+        self._running = {id_: self._running[id_] for id_ in ids if not is_done[id_]}
         rows = np.concatenate(touched) % self._capacity
         acted, awaited = self._columns["acted"][rows], self._columns["awaited"][rows]
         self._is_ready[rows] = acted.any(1) & ~awaited.any(1) & (next_of[rows] != UNKNOWN)
@@ -340,7 +340,7 @@ class TeamReplay:
         n = min(self._n, self._capacity)
         columns = {name: map_struct(lambda leaf: leaf[:n].copy(), column) for name, column in self._columns.items()}
         running = [
-            [each.env_t, each.number, [*each.open.items()], each.first, each.finished, each.has_ended]
+            [each.env_t, each.number, [*each.open.items()], each.first, each.finished]
             for each in self._running.values()
         ]
         return {"columns": columns, "capacity": self._capacity, "n": self._n, "ready": self._ready,

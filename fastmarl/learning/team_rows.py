@@ -77,14 +77,14 @@ class TeamSequences(TeamRows):
         n, length = is_there.shape
         steps, agents = torch.arange(length, device=is_there.device), torch.arange(n, device=is_there.device)[:, None]
         self._agent_S, sequence_BT = agents.squeeze(1), agents.expand(n, length)
-        self._is_split = "trajectory" in rows
-        if self._is_split:
+        has_several = "trajectory" in rows
+        if has_several:
             ids, sequence_BT = (self._by_agent(rows["trajectory"]) * n + agents).unique(return_inverse=True)
             self._agent_S = ids % n
             is_there = is_there[self._agent_S]
             is_there &= sequence_BT[self._agent_S] == torch.arange(len(ids), device=ids.device)[:, None]
         self._order_ST = (~is_there).int().argsort(stable=True, dim=1)
-        self._padding_ST = ~is_there.gather(1, self._order_ST)
+        self._padding_ST = ~is_there.gather(1, self._order_ST) if has_several else None
         self._places_BT = sequence_BT, self._order_ST.argsort(1)[sequence_BT, steps]
 
     def _by_agent(self, column: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class TeamSequences(TeamRows):
 
     def rows(self, column: Tensor) -> Tensor:
         rows = self._by_agent(column)[self._agent_S[:, None], self._order_ST]
-        if self._is_split:  # remove the decisions of other trajectories
+        if self._padding_ST is not None:  # it contains decisions of other trajectories
             rows.masked_fill_(self._padding_ST.view(*rows.shape[:2], *[1] * (rows.dim() - 2)), 0)
         return rows
 

@@ -24,7 +24,6 @@ class Stream:
         open: Env step -> number, for decisions that wait for an action.
         first: Number of the first decision.
         finished: Whether the agent of each slot has finished, bool [A].
-        has_ended: True if there is no further decision.
     """
 
     env_t: int = -1
@@ -32,7 +31,6 @@ class Stream:
     open: dict[int, int] = field(default_factory=dict)
     first: int = UNKNOWN
     finished: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    has_ended: bool = False
 
 
 def finished_in(batch: Mapping[str, Any], running: Mapping[str, Stream], *, respawn: bool) -> dict[str, np.ndarray]:

@@ -260,7 +260,9 @@ class RunFolder:
                 learner = load_state(each / LEARNER)
                 load_state(each)
                 runner = _digest(each)
-                if learner.pop(RUNNER, runner) != runner:  # earlier versions did not save it
+                if (
+                    isinstance(learner, dict) and learner.pop(RUNNER, runner) != runner
+                ):  # earlier versions did not save it
                     raise CheckpointError(
                         f"{each / LEARNER} belongs to another checkpoint; copy the entire folder again"
                     )
@@ -353,5 +355,5 @@ def _unused(path: Path) -> Path:
 
 
 def _digest(checkpoint: Path) -> str:
-    """Return a digest of the runner's part of a checkpoint; its file of states contains one of the arrays."""
+    """Return the SHA-256 digest of the runner's state file, which includes the digest of the arrays."""
     return hashlib.sha256(read_file(checkpoint / STATE_FILE)).hexdigest()

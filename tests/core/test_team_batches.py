@@ -252,16 +252,16 @@ def test_an_empty_replay_can_not_be_drawn_from():
 @pytest.mark.parametrize("seed", range(4))
 def test_last_rows_show_everyone_who_goes_on(seed, copied):
     """Agents may respawn, or be observed for the first time, in the last env step of a chunk."""
-    groups, respawned = {"team": AGENTS}, 0
+    groups, respawned, ledgers_by_id = {"team": AGENTS}, 0, {}
     for _, chunks, ledgers in batches_of(seed):
         (batch,) = aligned(copied(chunks), groups=groups).values()
         obs, masks = with_final_obs(batch)[..., 1], batch["final_action_mask"]
         respawned += np.sum(batch.get("respawned", 0))
         ledger_of = {number: each for each in ledgers for step in each for number in step.obs.values()}
         for e, n_rows in enumerate(batch["seq_lens"]):
-            ledger = ledger_of.get(obs[:, e].max())  # None if all agents wait
-            if ledger is None:
-                continue
+            if numbers := set(obs[:, e].ravel()) - {0}:
+                ledgers_by_id[batch["eps_id"][e]] = ledger_of[numbers.pop()]
+            ledger = ledgers_by_id[batch["eps_id"][e]]  # that of an earlier chunk if all agents wait
             end = batch["first_env_t"][e] + n_rows
             want = present_in(ledger[: end + 1]).get(end, {})
             assert {agent: n for agent, n in zip(AGENTS, obs[n_rows, e], strict=True) if n} == want

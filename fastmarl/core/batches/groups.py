@@ -3,17 +3,17 @@
 Axes in names: E chunk, A slot of the agent in its group, S agent episode.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from fastmarl.core.batches.agent_episode_table import CHUNK, COUNT, FINAL, NOTHING, AgentEpisodeTable
 from fastmarl.core.batches.trajectories import as_objects
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.queries import AgentID
 from fastmarl.core.errors import BatchError, shown
 from fastmarl.core.errors.checks import in_order
 
-AgentID = Hashable
 Groups = Mapping[str, Sequence[AgentID]] | Callable[[AgentID, MultiAgentEpisode], str | None]
 Members = dict[str, np.ndarray]
 """Group -> its agents in slot order, padded with None: object [E, A], or [1, A] if they are the same in all chunks."""

@@ -13,11 +13,12 @@ import numpy as np
 
 from fastmarl.core.batches.agent_episode_table import AgentEpisodeTable, waiting_in
 from fastmarl.core.batches.flat import Batch
-from fastmarl.core.batches.groups import AgentID, Groups, in_slots, members_of
+from fastmarl.core.batches.groups import Groups, in_slots, members_of
 from fastmarl.core.batches.trajectories import RECORDED, Trajectories, as_objects, names_of
 from fastmarl.core.envs.values import same
 from fastmarl.core.episodes.chunk import Chunk, Unbuilt
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.queries import AgentID
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.unbuilt import in_numbers
 from fastmarl.core.errors import BatchError
@@ -275,10 +276,9 @@ def _respawn_columns(batch: Batch, respawning: list[tuple[int, SingleAgentEpisod
     es, slots, starting = zip(*places, strict=True)
     table = AgentEpisodeTable.of(starting)
     obs = Trajectories(table, np.arange(len(places))).final_obs()
-    respawned = np.zeros(batch[Columns.AGENT_ID].shape, bool)
-    respawned[es, slots] = True
-    spread = _Spread(respawned.shape, np.ravel_multi_index((es, slots), respawned.shape))
-    found = {Columns.RESPAWNED: respawned, Columns.RESPAWN_OBS: map_struct(spread, obs)}
+    shape_EA = batch[Columns.AGENT_ID].shape
+    spread = _Spread(shape_EA, np.ravel_multi_index((es, slots), shape_EA))
+    found = {Columns.RESPAWNED: spread.is_filled(), Columns.RESPAWN_OBS: map_struct(spread, obs)}
     if Columns.FINAL_ACTION_MASK in batch:
         like = batch[Columns.FINAL_ACTION_MASK]
         masks = found[Columns.RESPAWN_ACTION_MASK] = np.zeros_like(like)

@@ -22,7 +22,7 @@ from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
 
 ROW, COUNT, LOOKBACK, FINAL, MODULE = 0, 1, 2, 4, 7  # columns of Scatter.lanes_now()
-FLAGS = 4  # column of `ChunkNotes.numbers`
+ENV_INDEX, ENV_T, FLAGS = 0, 2, 4  # columns of `ChunkNotes.numbers`
 OwnData = tuple[
     Sequence[tuple[int, int, dict[str, Any]]], dict[str, Any], np.ndarray | None
 ]  # infos, custom data, env states

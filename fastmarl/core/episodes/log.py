@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.episodes.chunk import UnreadChunks
+from fastmarl.core.episodes.chunk import ENV_INDEX, ENV_T, FLAGS, UnreadChunks
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.summaries import CallSummary, summary_of
 from fastmarl.core.native._garbage import without_collection
@@ -15,8 +15,6 @@ from fastmarl.core.native._records import EpisodeRecord, open_all, settle_all, s
 from fastmarl.core.store.env_states import EnvStates
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED, EpisodeIds
 from fastmarl.core.store.store import RowStore
-
-ENV_INDEX, ENV_T, FLAGS = 0, 2, 4  # columns of `ChunkNotes.numbers`
 
 
 class Clock:
