@@ -119,8 +119,7 @@ class League:
         for episode in episodes:
             opponent = next((name for name in episode.custom_data.values() if name != "main"), None)
             if episode.is_done and opponent in self.ratings:
-                returns = {each.module_id: each.get_return() for each in episode.agent_episodes.values()}
-                gain = returns.get("main", -returns.get(opponent, 0.0))  # main may lose before it acts
+                gain = episode.get_return() if episode.agent_episodes else -1.0  # main lost before its first move
                 surprise = (gain + 1) / 2 - self.expected(opponent)
                 self.ratings["main"] += surprise
                 self.ratings[opponent] -= surprise if opponent != "random" else 0.0
